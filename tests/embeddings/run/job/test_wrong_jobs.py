@@ -60,8 +60,8 @@ def start_with_small_files(
         (
             "ends-1",
             # that trainer 1 had ended is in the first line, too, if its process is the faster one
-            "^trainer 0 ended with exit code 1(?s:.*)epoch 1 cannot begin, which needs all "
-            "trainers: rank 1 left the group",
+            "^trainer 0 ended with exit code 1(?s:.*)the beginning of epoch 1 needs all trainers: "
+            "rank 1 left the group",
         ),
     ],
 )

@@ -153,6 +153,40 @@ def test_trainers_evaluate_each_example_of_a_loader_whose_generators_they_seed_o
     assert sorted(evaluated) == [*range(8)]
 
 
+@pytest.mark.parametrize(
+    ("is_committed", "place"),
+    [(False, "the beginning of epoch 1"), (True, "the commit of epoch 0")],
+)
+def test_a_trainer_that_saves_alone_is_named(
+    tmp_path: Path, is_committed: bool, place: str
+) -> None:
+    """As by `if rank == 0:`. It counted as the others' next epoch, which waited half an hour."""
+    data = clicks([20], [8] * 2)
+    folder = CommitFolder(tmp_path / "job")
+    start = folder.begin()
+    commits = JobCommits(folder=folder, start=start, mark=None, report=lambda fields: None)
+    job = InProcessJob(data, commits=commits if is_committed else None)
+
+    def act(executor: Executor) -> None:
+        model = Rows()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        connect = job.connect(executor)
+        model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
+        for dense, ids, _ in batches:
+            model(dense, ids).mean().backward()
+            optimizer.step()
+        if executor.rank == 0:
+            with pytest.raises(EmbeddingError, match=f"is at the export, trainer 1 at {place}: "):
+                batches.save(tmp_path / "rows")
+        else:
+            with pytest.raises(EmbeddingError, match=f"is at {place}, trainer 0 at the export: "):
+                next(iter(batches))
+
+    with ExitStack() as stack:
+        stack.enter_context(no_hang())
+        each(stack.enter_context(group(2)), act)
+
+
 def test_a_trainer_that_left_after_an_import_ends_the_commit_of_the_others(tmp_path: Path) -> None:
     """The servers' commit of the loaded rows waited for it, up to the deadline of their calls."""
     data = clicks([20], [8] * 2)

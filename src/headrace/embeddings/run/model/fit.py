@@ -96,7 +96,7 @@ def fit_connected(
         if trainers > 1:
             fitted = _averaged(model, dense, trainer, trainers, find_unused_parameters)
         # when the first has loaded weights
-        any_trainer(connections.executor, connections.deadline_s)
+        any_trainer(connections.executor, connections.deadline_s, "fit")
         if committer is not None:
             committer.restore()
         bags = [lengths is not None for lengths in examples.lengths]

@@ -98,7 +98,7 @@ class FittedBatches:
                 scaler,
                 ruled.optimizer,
                 pending=lambda: own()._pending() is not None,
-                any_trainer=partial(any_trainer, connections.executor, connections.deadline_s),
+                any_trainer=lambda flag: own()._any_trainer("a step with a scaled loss", flag),
                 unscaled=dense.remember,
                 skip=lambda: own()._skip(),
             )
@@ -187,10 +187,10 @@ class FittedBatches:
         try:
             yield self._connections.executor.rank == 0
         except Exception:
-            with suppress(CommunicationError):
-                self._any_trainer(True)
+            with suppress(CommunicationError, EmbeddingError):
+                self._any_trainer(purpose, True)
             raise
-        if self._any_trainer(False):
+        if self._any_trainer(purpose):
             raise EmbeddingError(f"{purpose} failed at trainer 0, whose error says why")
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ class FittedBatches:
             self._next_batch = batch.batch.batch + 1
             commit = rows.take_commit()
         self._leaves.clear()
-        self._barrier()  # every trainer's rows are at the servers
+        self._any_trainer(f"the end of epoch {self._epoch}")  # all rows are at the servers
         self._epoch += 1
         self._epoch_began = self._next_batch
         if self._committer is not None:
@@ -271,8 +271,9 @@ class FittedBatches:
         commit, self._epoch_commit = self._epoch_commit, None
         if commit is None or self._committer is None or self._rows is None:
             return
+        # else the commit waits for a trainer that left, or is elsewhere, up to the deadline
+        self._any_trainer(f"the commit of epoch {self._epoch - 1}")
         if self._loaded_since:  # at all trainers: the rows' commit is without them, and not marked
-            self._barrier()  # else servers wait for one that left, up to the deadline
             commit = self._rows.commit(commit.batch)
         self._committer.begin(commit, self._position(self._rows))
         self._committer.finish()
@@ -313,12 +314,7 @@ class FittedBatches:
     def _started(self) -> TrainerRows:
         """Return the rows of the epoch that begins, when all trainers have ended evaluation."""
         self._commit_epoch()
-        try:
-            self._barrier()
-        except CommunicationError as error:
-            raise CommunicationError(
-                f"epoch {self._epoch} cannot begin, which needs all trainers: {error}"
-            ) from error
+        self._any_trainer(f"the beginning of epoch {self._epoch}")
         connections = self._connections
         stream = connections.epoch(self._epoch)
         if self._rows is not None:
@@ -395,12 +391,13 @@ class FittedBatches:
         self._rows.skip(self._dense.take_average())
         self._leaves.unregister()
 
-    def _barrier(self) -> None:
-        """Wait until all trainers are here."""
-        self._any_trainer(False)
-
-    def _any_trainer(self, flag: bool) -> bool:
-        return any_trainer(self._connections.executor, self._connections.deadline_s, flag)
+    def _any_trainer(self, purpose: str, flag: bool = False) -> bool:
+        """Return whether any trainer has the flag, when all are here."""
+        executor, deadline_s = self._connections.executor, self._connections.deadline_s
+        try:
+            return any_trainer(executor, deadline_s, purpose, flag)
+        except CommunicationError as error:
+            raise CommunicationError(f"{purpose} needs all trainers: {error}") from error
 
 
 def _existing(reference: "weakref.ref[FittedBatches]") -> FittedBatches:
