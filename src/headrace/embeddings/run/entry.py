@@ -120,14 +120,16 @@ class TrainingBatches(Protocol):
         Parameters
         ----------
         file_format : Parquet, or NumPy's: columns `id`, rising, and `row`.
-        state : whether rows have the optimizer's state behind the numbers that the model reads.
+        state : whether rows have the optimizer's state behind the numbers that the model reads, and
+            files the number of training steps, by which some optimizers weigh it.
         """
         ...
 
     def load(self, folder: str | Path) -> None:
         """Write the rows in a folder that `save` made to the servers.
 
-        All trainers call it; the first one reads.
+        All trainers call it; the first one reads. With the optimizer's state training steps are
+        numbered on from those of the files.
 
         Raises
         ------

@@ -214,3 +214,36 @@ def test_a_trainer_that_left_after_an_import_ends_the_commit_of_the_others(tmp_p
     with ExitStack() as stack:
         stack.enter_context(no_hang())
         each(stack.enter_context(group(2)), act)
+
+
+def test_all_trainers_go_on_from_the_steps_of_imported_rows(tmp_path: Path) -> None:
+    """The first one alone reads the files; their optimizers weigh moments by the steps, too."""
+    data = clicks([20], [8] * 2)
+    folder = CommitFolder(tmp_path / "job")
+    committed: list[int] = []
+    commits = JobCommits(
+        folder=folder,
+        start=folder.begin(),
+        mark=None,
+        report=lambda fields: committed.append(fields["steps"]),
+    )
+    jobs = [InProcessJob(data), InProcessJob(data, commits=commits)]
+
+    def act(executor: Executor) -> None:
+        for number, job in enumerate(jobs):
+            model = Rows()
+            optimizer = torch.optim.SparseAdam([*model.parameters()], lr=0.1)
+            connect = job.connect(executor)
+            model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
+            if number > 0:
+                batches.load(tmp_path / "rows")
+            for dense, ids, _ in batches:
+                model(dense, ids).mean().backward()
+                optimizer.step()
+            batches.save(tmp_path / "rows", state=True)
+            batches.close()
+
+    with ExitStack() as stack:
+        stack.enter_context(no_hang())
+        each(stack.enter_context(group(2)), act)
+    assert committed == [4, 4]

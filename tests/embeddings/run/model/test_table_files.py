@@ -55,6 +55,47 @@ def test_tables_are_exported_and_imported(
             assert all(np.array_equal(*pair) for pair in zip(*columns, strict=True))
 
 
+@pytest.mark.parametrize("file_format", ["parquet", "npz"])
+def test_training_goes_on_with_the_state_of_imported_rows(
+    executor: Executor, tmp_path: Path, file_format: TableFileFormat
+) -> None:
+    """Its steps began with 1: SparseAdam's moments counted as those of the first step."""
+
+    def weights(*, save: bool, load: bool) -> dict[str, Tensor]:
+        model = ByFeature()
+        optimizer = torch.optim.SparseAdam([*model.parameters()], lr=0.05)
+        connect = InProcessJob(DATA).connect(executor)
+        fitted, batches = fit_connected(model, DATA, optimizer=optimizer, connect=connect)
+        with batches:
+            if load:
+                batches.load(tmp_path)
+            else:
+                steps(fitted, batches, [optimizer])
+            if save:
+                batches.save(tmp_path, file_format=file_format, state=True)
+            steps(fitted, batches, [optimizer])
+            return batches.weights()
+
+    expected = weights(save=True, load=False)
+    for name, weight in weights(save=False, load=True).items():
+        assert torch.equal(expected[name], weight)
+
+
+def test_rows_without_state_leave_the_number_of_steps(executor: Executor, tmp_path: Path) -> None:
+    model = ByFeature()
+    optimizer = torch.optim.SparseAdam([*model.parameters()], lr=0.05)
+    connect = InProcessJob(DATA).connect(executor)
+    fitted, batches = fit_connected(model, DATA, optimizer=optimizer, connect=connect)
+    with batches:
+        batches.save(tmp_path / "first", state=True)
+        steps(fitted, batches, [optimizer])
+        batches.save(tmp_path / "last")
+        batches.load(tmp_path / "last")
+        assert batches._steps == len(DATA.batches)  # pyright: ignore[reportPrivateUsage]
+        batches.load(tmp_path / "first")
+        assert batches._steps == 0  # pyright: ignore[reportPrivateUsage]
+
+
 class ByFeature(nn.Module):
     """Tables by the names of features."""
 

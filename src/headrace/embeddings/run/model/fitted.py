@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,7 @@ from headrace.embeddings.run.model.table_files import (
     whole_table,
 )
 from headrace.embeddings.run.step_times import TrainerTimes
-from headrace.embeddings.run.trainers.agree import TAG, any_trainer
+from headrace.embeddings.run.trainers.agree import TAG, any_trainer, first_trainers
 from headrace.embeddings.run.trainers.cache import HostCopies
 from headrace.embeddings.run.trainers.committer import Committer, Position
 from headrace.embeddings.run.trainers.connections import TrainerConnections
@@ -151,7 +152,8 @@ class FittedBatches:
         with self._between_epochs("an export"), self._first_trainer("the export") as is_first:
             if is_first:
                 servers = self._connections.servers
-                save_tables(servers, self._description, Path(folder), file_format, state=state)
+                steps = self._steps if state else None
+                save_tables(servers, self._description, Path(folder), file_format, steps=steps)
 
     def load(self, folder: str | Path) -> None:
         """As in `TrainingBatches`."""
@@ -161,10 +163,27 @@ class FittedBatches:
                 "would overwrite: import where batches.batch is 0, or give the job another "
                 "--state folder"
             )
-        with self._between_epochs("an import"), self._first_trainer("the import") as is_first:
+        with self._between_epochs("an import"):
             self._loaded_since = True  # also by an import that fails behind some rows
-            if is_first:
-                load_tables(self._connections.servers, self._description, Path(folder))
+            steps, connections = self._steps, self._connections
+            with self._first_trainer("the import") as is_first:
+                if is_first:
+                    servers = connections.servers
+                    steps = load_tables(servers, self._description, Path(folder), steps)
+            executor, deadline_s = connections.executor, connections.deadline_s
+            self._steps = first_trainers(executor, deadline_s, "the end of the import", steps)
+
+    @property
+    def _steps(self) -> int:
+        """Training steps so far, by which the optimizers weigh rows' state."""
+        return self._beginning.steps if self._rows is None else self._rows.steps
+
+    @_steps.setter
+    def _steps(self, steps: int) -> None:
+        if self._rows is None:
+            self._beginning = replace(self._beginning, steps=steps)
+        else:
+            self._rows.steps = steps
 
     @contextmanager
     def _between_epochs(self, purpose: str) -> Generator[None]:

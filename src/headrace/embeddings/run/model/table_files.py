@@ -1,12 +1,14 @@
 """Tables of embedding rows in files and as tensors: import and export between epochs.
 
 A table's file has the columns `id`, rising, and `row`: the numbers that the model reads, or with
-the optimizer's state behind them. A folder of tables has one for each, by name, in which a slash is
-"%2F" and a percent sign "%25".
+the optimizer's state behind them; then also `steps`, Parquet's metadata or a number of NumPy's: of
+training so far, by which some optimizers weigh the state. A folder of tables has one for each, by
+name, in which a slash is "%2F" and a percent sign "%25".
 """
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -26,6 +28,8 @@ BLOCK = 1 << 16
 
 _MOST_ROWS = 1 << 27
 """Of a table of which there is a tensor of all rows."""
+
+_STEPS = "steps"
 
 _Rows = tuple[NDArray[np.int64], NDArray[Any]]
 
@@ -73,22 +77,32 @@ def save_tables(
     folder: Path,
     file_format: TableFileFormat,
     *,
-    state: bool,
+    steps: int | None,
 ) -> None:
-    """Write a file for each table, of the rows that exist."""
+    """Write a file for each table, of the rows that exist.
+
+    Parameters
+    ----------
+    steps : of training, with which rows have the optimizer's state; None: they are without it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write = _write_parquet if file_format == "parquet" else _write_npz
     for number, table in enumerate(description.tables):
         _, group = table_group_of(description, number)
-        width = group.width if state else group.dim
+        width = group.dim if steps is None else group.width
         blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
         path = folder / _file_name(table.name, file_format)
         with whole_file(path) as file:
-            write(file, blocks, width, group.dtype)
+            write(file, blocks, width, group.dtype, steps)
 
 
-def load_tables(servers: TrainerServers, description: JobDescription, folder: Path) -> None:
+def load_tables(
+    servers: TrainerServers, description: JobDescription, folder: Path, steps: int
+) -> int:
     """Write the rows of the tables' files to the servers.
+
+    Return the training steps of the optimizer's state that the files have; `steps` if they have
+    none.
 
     Raises
     ------
@@ -96,9 +110,12 @@ def load_tables(servers: TrainerServers, description: JobDescription, folder: Pa
         with rows of another width; an id is outside the table.
     """
     sources = [_source(folder, table.name) for table in description.tables]
+    of_states: list[int] = []
     for number, (path, table) in enumerate(zip(sources, description.tables, strict=True)):
         _, group = table_group_of(description, number)
+        has_state = False
         for ids, rows in read_rows(path):
+            has_state = rows.shape[1] == group.width > group.dim
             if rows.shape[1] not in (group.dim, group.width):
                 widths = " or ".join(map(str, sorted({group.dim, group.width})))
                 raise EmbeddingError(
@@ -110,6 +127,9 @@ def load_tables(servers: TrainerServers, description: JobDescription, folder: Pa
                     f"{f'0 to {table.rows - 1}' if table.rows else '0 or more'}"
                 )
             servers.load(number, ids, np.ascontiguousarray(rows, group.dtype))
+        if has_state:
+            of_states += _steps_of(path)
+    return max(of_states, default=steps)
 
 
 def table_group_of(description: JobDescription, table: int) -> tuple[int, TableGroup]:
@@ -137,12 +157,15 @@ def _source(folder: Path, name: str) -> Path:
     return existing[0]
 
 
-def _write_parquet(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
+def _write_parquet(
+    file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str, steps: int | None
+) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     row = pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), width)
-    schema = pa.schema([("id", pa.int64()), ("row", row)])
+    metadata = None if steps is None else {_STEPS: str(steps)}
+    schema = pa.schema([("id", pa.int64()), ("row", row)], metadata=metadata)
     with pq.ParquetWriter(file, schema) as writer:
         for ids, rows in blocks:
             values = pa.array(np.ascontiguousarray(rows).reshape(-1))
@@ -150,11 +173,16 @@ def _write_parquet(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: s
             writer.write_table(pa.table(columns, schema=schema))
 
 
-def _write_npz(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
+def _write_npz(
+    file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str, steps: int | None
+) -> None:
     parts = list(blocks)
     ids = np.concatenate([np.empty(0, np.int64), *(part for part, _ in parts)])
     rows = np.concatenate([np.empty((0, width), dtype), *(part for _, part in parts)])
-    np.savez(file, id=ids, row=rows)
+    if steps is None:
+        np.savez(file, id=ids, row=rows)
+    else:
+        np.savez(file, id=ids, row=rows, steps=steps)
 
 
 def read_rows(path: Path) -> Iterator[_Rows]:
@@ -164,8 +192,26 @@ def read_rows(path: Path) -> Iterator[_Rows]:
     ------
     EmbeddingError : it is no file as `save_tables` writes it.
     """
-    try:
+    with _read_errors(path):
         yield from _npz_rows(path) if path.suffix == ".npz" else _parquet_rows(path)
+
+
+def _steps_of(path: Path) -> list[int]:
+    """Return the training steps of the state in a table's file; none of an earlier version's."""
+    import pyarrow.parquet as pq
+
+    with _read_errors(path):
+        if path.suffix == ".npz":
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
+                return [int(columns[_STEPS])] if _STEPS in columns else []
+        metadata = pq.read_schema(path).metadata or {}
+        return [int(text) for name, text in metadata.items() if name == _STEPS.encode()]
+
+
+@contextmanager
+def _read_errors(path: Path) -> Generator[None]:
+    try:
+        yield
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise EmbeddingError(
             f"{path}: cannot be read as rows, needs integers id and rows of numbers row, as "

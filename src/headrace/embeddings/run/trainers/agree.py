@@ -30,6 +30,20 @@ def any_trainer(executor: Executor, deadline_s: float, purpose: str, flag: bool 
     return bool(_of_all(executor, deadline_s, purpose, flag).any())
 
 
+def first_trainers(executor: Executor, deadline_s: float, purpose: str, number: int) -> int:
+    """Return the first trainer's number, when all have called it.
+
+    Parameters
+    ----------
+    deadline_s, purpose : see `any_trainer`.
+
+    Raises
+    ------
+    EmbeddingError, CommunicationError : see `any_trainer`.
+    """
+    return int(_of_all(executor, deadline_s, purpose, number)[0])
+
+
 def _of_all(executor: Executor, deadline_s: float, purpose: str, number: int) -> NDArray[Any]:
     """Return the numbers of all trainers."""
     sent = np.zeros((executor.ranks, 1), _MESSAGE)

@@ -151,6 +151,10 @@ class TrainerRows:
     tag : first of the tags of messages, at most 4 for each group and one more are used.
     deadline_s : of each message between trainers.
     first_commit, steps : number of the first commit, and training steps before it.
+
+    Attributes
+    ----------
+    steps : of training so far, by which some optimizers weigh rows' state.
     """
 
     def __init__(
@@ -194,7 +198,7 @@ class TrainerRows:
         self._prefetch_limit = prefetch
         self._prefetched = Handoff[_Prefetched](prefetch)
         self._current: tuple[_Prefetched, RowsOfBatch] | None = None
-        self._steps = steps
+        self.steps = steps
         self._laps = Laps()
         self._commit_wait_s = 0.0
         self._delayed_times: TrainerTimes | None = None
@@ -284,7 +288,7 @@ class TrainerRows:
         self._note_computation(average)
         updates = [optimizer.update() for optimizer in self._optimizers]
         gradients = [self._gradients(group, self._current[1]) for group in self._groups]
-        self._steps += 1
+        self.steps += 1
         self._end_batch(gradients, updates)
 
     def skip(self, average: DenseAverage = NO_AVERAGE) -> None:
@@ -320,7 +324,7 @@ class TrainerRows:
         assert self._current is not None
         exchange, times = self._current[0].exchange, self._current[0].times
         times.update_s = self._laps.lap()  # what made the gradients
-        commit = self._synchronisation.step(exchange, gradients, updates, self._steps, times)
+        commit = self._synchronisation.step(exchange, gradients, updates, self.steps, times)
         self._laps.lap()  # counted there
         self._complete_times(times)
         self._commit = commit or self._commit
@@ -339,11 +343,6 @@ class TrainerRows:
         laps = Laps()
         yield
         self._commit_wait_s += laps.lap()
-
-    @property
-    def steps(self) -> int:
-        """Training steps so far, those before this trainer's start included."""
-        return self._steps
 
     def commit(self, batch: int) -> RowCommit:
         """Begin a commit after the last batch of an epoch, of this number.
