@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph, Implementation
 from headrace.memory.measure import timing
@@ -52,6 +53,38 @@ def test_operators_of_shares_and_pivots_are_measured() -> None:
     captured = capture(nn.Sequential(nn.Linear(4, 4), Sampled()), (torch.randn(4, 4),))
     names = [each.name for each in measured_graph(captured, CPU, single_runs=True).operators]
     assert {"bernoulli", "binary_cross_entropy", "linalg_lu_solve"} <= set(names)
+
+
+class Wide(nn.Module):
+    """A layer in float32 within autocast, as of losses and positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.linear(x)
+
+
+def test_a_profiler_that_runs_is_named() -> None:
+    """A step that was planned within one ended in "Profiler is already enabled on this thread"."""
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+        pytest.raises(CaptureError, match="a profiler of torch is running"),
+    ):
+        allocations_of(lambda: torch.zeros(1), CPU)
+    assert allocations_of(lambda: torch.zeros(1), CPU).kept_bytes == 4
+
+
+def test_operators_are_measured_without_the_autocast_of_the_fit() -> None:
+    """Those in float32 were run in 16 bits, behind conversions that no step has."""
+    x = torch.randn(64, 64)
+    alone = measured_graph(capture(Wide(), (x,)), CPU, single_runs=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        graph = measured_graph(capture(Wide(), (x,)), CPU, single_runs=True)
+    for name in ("addmm", "mm"):
+        assert default(graph, name).workspace_bytes == default(alone, name).workspace_bytes
 
 
 def test_repeated_layers_are_measured_once() -> None:

@@ -308,6 +308,32 @@ def test_autocast() -> None:
     assert_trains_alike(partial(cast, fitted), fitted, partial(cast, eager), eager)
 
 
+class Mixed(nn.Module):
+    """A layer under autocast, and a head in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.linear(x))
+        with torch.autocast("cpu", enabled=False):
+            return self.head(x.float())
+
+
+def test_what_autocast_leaves_out_has_gradients_in_its_own_precision() -> None:
+    """Its backward pass was traced under the autocast of the call, in 16 bits."""
+    model, x = Mixed(), torch.randn(5, 8)
+    eager = deepcopy(model)
+    fitted = fitted_module(model, sparing)
+
+    def cast(module: nn.Module) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return module(x)
+
+    assert_trains_alike(partial(cast, fitted), fitted, partial(cast, eager), eager)
+
+
 def test_two_calls_before_the_backward_pass() -> None:
     model, (x,) = CASES["convolutional"]()
     eager = deepcopy(model)

@@ -37,9 +37,10 @@ _COLUMNS = {"time_us": np.float64, "workspace_bytes": np.int64}
 _MOST_COSTS = 50_000
 """Costs in a file, some 10 MB; the oldest go first."""
 _MOST_PLANS = 128
-MEASUREMENT = 2
+MEASUREMENT = 3
 """Revision of what is measured, part of every key: costs and plans of another one are not used.
-Revision 1 measured workspaces without the memory of results larger than traced: too small ones."""
+Revision 1 measured workspaces without the memory of results larger than traced, revision 2 those of
+float32 operators under autocast in 16 bits: too small ones."""
 
 _CONSEQUENCE = "the next job will do the work again"
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
+from headrace.memory.errors import CaptureError
 from headrace.memory.measure.sizes import ROUNDING
 
 
@@ -42,7 +43,7 @@ def allocations_of(
 
     Raises
     ------
-    RuntimeError
+    CaptureError
         If a profiler of torch is running, on the CPU.
     """
     if device.type != "cpu":
@@ -69,7 +70,13 @@ def _on_cpu(run: Callable[[], object], alignment: int) -> Allocations:
     config = ProfilerConfig(
         ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig()
     )
-    torch.autograd._enable_profiler_legacy(config)
+    try:
+        torch.autograd._enable_profiler_legacy(config)
+    except RuntimeError as error:
+        raise CaptureError(
+            "a profiler of torch is running, and memory on the CPU is measured by another: start "
+            "it when a first step has run"
+        ) from error
     try:
         outputs = run()
     finally:

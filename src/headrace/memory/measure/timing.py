@@ -197,7 +197,11 @@ def _signature(capture: Capture, call: TracedCall) -> str:
 def _measure(
     capture: Capture, call: TracedCall, device: torch.device, others: torch.Tensor | None
 ) -> Cost:
-    with torch.no_grad(), torch.random.fork_rng(_accelerators(device)):
+    with (
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),  # a step has its conversions as operators
+        torch.random.fork_rng(_accelerators(device)),
+    ):
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
         )

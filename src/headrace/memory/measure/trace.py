@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch._functorch import config
 from torch._functorch._aot_autograd.descriptors import TangentAOTInput
 from torch._functorch._aot_autograd.schemas import JointWithDescriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -126,6 +127,8 @@ def _trace(
         stack.enter_context(averages_as_tensors(model))
         stack.enter_context(checks_as_operators())
         stack.enter_context(_ForwardMode(entered))
+        # as in eager execution, where the backward pass is called outside of autocast
+        stack.enter_context(config.patch({"backward_pass_autocast": "off"}))
         try:
             joint = aot_export_joint_with_descriptors(stack, step, step.tensors)
         except CaptureError:
