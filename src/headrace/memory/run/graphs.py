@@ -5,6 +5,8 @@ so they are copied where an instance is read, in the forward and in the backward
 the backward graph reads and does not compute are its inputs, which the forward graph returns.
 """
 
+# pyright: reportPrivateUsage=false
+
 import operator
 from collections import Counter
 from collections.abc import Callable
@@ -39,17 +41,10 @@ _Key = int | Node | _State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graphs:
-    """The two graphs of a schedule.
-
-    Attributes
-    ----------
-    overwrites_saved : whether the backward graph writes into what it takes from the forward graph,
-        so that it cannot run twice.
-    """
+    """The two graphs of a schedule."""
 
     forward: GraphModule
     backward: GraphModule
-    overwrites_saved: bool
 
 
 def scheduled_graphs(
@@ -90,8 +85,13 @@ def scheduled_graphs(
     return Graphs(
         forward=forward.finished([*outputs, *saved]),
         backward=backward.finished(returned),
-        overwrites_saved=backward.overwrites_saved,
     )
+
+
+def copied_if_retained(saved: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that autograd has saved: a copy where it retains the graph."""
+    is_retained = torch._C._autograd._get_current_graph_task_keep_graph()  # pyright: ignore[reportAttributeAccessIssue]
+    return saved.clone() if is_retained else saved
 
 
 def _check_order(capture: Capture, schedule: Schedule) -> None:
@@ -121,7 +121,6 @@ class _Graph:
         self.views: dict[Node, tuple[Node | None, Node]] = {}  # with the instance that they are of
         self.done: set[int] = set()  # operators that ran
         self.taken_over: list[_Key] = []
-        self.overwrites_saved = False
         self.creates = {
             index: node_operator.implementations[0].creates
             for index, node_operator in enumerate(capture.graph.operators)
@@ -146,8 +145,7 @@ class _Graph:
                 step.implementation
             ]
             if implementation.overwrites is not None:
-                instance = self.instance(implementation.overwrites)
-                self.overwrites_saved |= instance.op == "placeholder"
+                self._own(implementation.overwrites)
             self._call(step.operator, call, again=again)
         if call is not None or node is None:
             return  # without node: the loss, which is outside
@@ -161,6 +159,13 @@ class _Graph:
                 element = self.graph.call_function(operator.getitem, (copied, index))
                 element.meta["val"] = node.meta["val"][index]
                 self.latest[storage] = element
+
+    def _own(self, storage: int) -> None:
+        """Make the latest instance of a storage one that may be overwritten."""
+        instance = self.instance(storage)
+        if instance.op == "placeholder":  # which the forward graph has saved
+            self.latest[storage] = self.graph.call_function(copied_if_retained, (instance,))
+            self.latest[storage].meta["val"] = instance.meta["val"]
 
     def add_effect(self, node: Node) -> None:
         """Add a node that writes into an input."""

@@ -53,7 +53,7 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
     state = capture.joint._aot_state
     metadata = copy(state.fw_metadata)  # it will hold what this schedule saves
     metadata.dynamic_saved_tensors_idxs = {}
-    metadata.bw_donated_idxs = [0] if graphs.overwrites_saved else []  # or a graph can be retained
+    metadata.bw_donated_idxs = []
     joint = replace(capture.joint, _aot_state=replace(state, fw_metadata=metadata))
     with config.patch({"donated_buffer": False}):
         step = aot_compile_joint_with_descriptors(
