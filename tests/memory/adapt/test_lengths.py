@@ -121,6 +121,16 @@ def test_a_list_of_tensors_is_one_sample() -> None:
     assert len(fit(model, [x, y], "1MiB", cache=False).plans) == 1
 
 
+def test_samples_of_one_kind_leave_the_others_their_plans() -> None:
+    """The second of a kind counted as a step of training, behind which no other kind is planned."""
+    samples = [(torch.randn(rows, 4),) for rows in (8, 8, 6)]
+    fitted = fit(nn.Linear(4, 4), samples, "1MiB", cache=False)
+    assert len(fitted.plans) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted(*samples[2]).sum().backward()
+
+
 def test_fewer_captures_than_samples_are_refused() -> None:
     with pytest.raises(CaptureError, match="captures is 1, needs one for each of the 2 samples"):
         fit(Tagger(masked=True), [inputs(8), inputs(16)], "1MiB", captures=1)

@@ -109,6 +109,15 @@ def test_hooks_of_the_state_are_the_modules_own(nested: bool) -> None:
     assert calls == [f"{name} {moment}" for moment in moments for name in ("model", "fitted")]
 
 
+def test_a_schedule_is_prepared_where_gradients_are_off() -> None:
+    """The error was that no output depends on a parameter that requires gradients."""
+    model, inputs = CASES["perceptron"]()
+    fitted = fitted_module(model, sparing)
+    with torch.no_grad():
+        fitted.prepare(*inputs)
+    assert fitted.budgets == (1,)
+
+
 def test_evaluation_and_no_grad_run_the_module() -> None:
     model, inputs = CASES["convolutional"]()
 
@@ -563,6 +572,13 @@ def test_the_signature_is_the_models() -> None:
         module(x).sum().backward()
 
 
+def test_data_parallel_is_refused_with_what_to_do() -> None:
+    """Trainers put it around a model on several GPUs: steps met tensors on two devices."""
+    fitted = fitted_module(nn.Linear(4, 4), sparing)
+    with pytest.raises(CaptureError, match="start a process for each .torchrun."):
+        fitted._replicate_for_data_parallel()  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_container_is_indexed_as_the_model_is() -> None:
     """`fitted[0]` of a Sequential failed: FittedModule was "not subscriptable"."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
@@ -575,6 +591,40 @@ def test_a_container_is_indexed_as_the_model_is() -> None:
     fitted[1] = nn.Linear(4, 2)
     assert fitted(torch.randn(3, 4)).shape == (3, 2)
     assert not hasattr(fitted_module(nn.Linear(4, 4), sparing), "__len__")
+
+
+class Restricted(nn.Linear):
+    """A model with methods of `nn.Module` of its own."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        yield self.weight
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.weight.grad = None
+
+    def double(self) -> Any:
+        raise TypeError("this model stays in its type")
+
+    def eval(self) -> Any:
+        return self.requires_grad_(False).train(False)
+
+
+def test_methods_of_modules_that_the_model_has_otherwise_are_the_models() -> None:
+    """Those of `nn.Module` itself ran: an optimizer got parameters that the model left out."""
+    model = Restricted(4, 2)
+    fitted: Any = fitted_module(model, sparing)
+    assert [*fitted.parameters()] == [model.weight]
+    fitted(torch.randn(3, 4)).sum().backward()
+    fitted.zero_grad()
+    assert model.weight.grad is None
+    assert model.bias.grad is not None
+    with pytest.raises(TypeError, match="stays in its type"):
+        fitted.double()
+    assert deepcopy(fitted).eval().weight.requires_grad is False
+    assert fitted.eval() is fitted
+    assert not model.weight.requires_grad
+    assert fitted.requires_grad_() is fitted  # as of `nn.Module`
+    assert fitted.float() is fitted
 
 
 def test_by_position_and_by_name_is_one_step() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from headrace.facades import public_value
@@ -146,7 +147,7 @@ def fit_chain(
 ) -> FittedBlocks:
     """Fit blocks of a model under one budget; see `headrace.memory.fit_blocks`."""
     called = options.conditions.called(model)
-    with preserved(called, options.conditions.optimizer):
+    with torch.enable_grad(), preserved(called, options.conditions.optimizer):
         chain, calls = _fitted(called, blocks, sample, options, shards=shards)
         chain.set_budget(budget)
     for call, block in zip(calls, chain.blocks, strict=True):

@@ -157,6 +157,8 @@ class Variants:
         modules: list[nn.Module],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        *,
+        runs: bool = True,
     ) -> StepVariant | None:
         """Return the step for the modules as they are; None where it is to run without a schedule.
 
@@ -164,11 +166,12 @@ class Variants:
         ----------
         kind : of the step, but for attributes.
         modules : of the model.
+        runs : whether the step runs now, or is prepared alone.
         """
         contents = self._reader.read(modules)
         variants = self._kinds.get(kind, [])
         variant = next((earlier for earlier in variants if earlier.serves(contents)), None)
-        self._runs |= variant is not None and bool(variant.schedules)
+        self._runs |= runs and variant is not None and bool(variant.schedules)
         hooked = has_global_hooks() or any(map(is_hooked, modules))
         hooked_later = hooked and bool(self._kinds)
         if variant is None and not hooked_later:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from html import escape
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,13 @@ _SHARED = (
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
 """Attributes of a fitted module that are the model's own: the same objects."""
-_OF_CONTAINERS = (
+_OF_CLASSES = (
     *("__len__", "__iter__", "__contains__"),
     *("__getitem__", "__setitem__", "__delitem__"),
+    *(name for name in vars(nn.Module) if not name.startswith("_") or name == "_apply"),
 )
+"""Methods that a model's class may have otherwise than `nn.Module`, and that are looked up in a
+fitted module's own: of containers, and such as `parameters`, `to` or `zero_grad`."""
 _DIFFERENT = (
     "a training step has other shapes, strides, types, modes, modules, hooks, arguments or "
     "attributes {attributes}than those with schedules, or one tensor as two arguments where they "
@@ -96,14 +99,15 @@ class FittedModule(nn.Module):
     def _take_class(self) -> None:
         """Take a class of its own, with what is read of an object's class alone.
 
-        That is the model's signature, by which trainers know which arguments `forward` has, and
-        the methods of containers, such as those of `nn.Sequential`.
+        That is the model's signature, by which trainers know which arguments `forward` has, the
+        methods of containers, such as those of `nn.Sequential`, and methods of `nn.Module` that the
+        model has otherwise.
         """
         names: dict[str, Any] = {
             name: getattr(FittedModule, name) for name in ("__qualname__", "__module__")
         }
         model = type(self.__dict__["_original"])
-        names |= {name: _of_model(name) for name in _OF_CONTAINERS if hasattr(model, name)}
+        names |= {name: _of_model(name) for name in _OF_CLASSES if _is_overridden(model, name)}
         if not isinstance(self._called, WithLoss):
             names["forward"] = self._forward_with_signature()
         own = type("FittedModule", (FittedModule,), names)
@@ -214,9 +218,9 @@ class FittedModule(nn.Module):
         CaptureError : the model cannot be captured.
         """
         args, kwargs = step_arguments(self._called, args, kwargs)
-        with self._lock:
+        with self._lock, torch.enable_grad():
             kind, modules, _ = self._kind(args, kwargs)
-            self._steps.find(kind, modules, args, kwargs)
+            self._steps.find(kind, modules, args, kwargs, runs=False)
 
     def _kind(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -301,6 +305,13 @@ class FittedModule(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._original._load_from_state_dict(*args, **kwargs)
 
+    def _replicate_for_data_parallel(self) -> NoReturn:
+        raise CaptureError(
+            "torch.nn.DataParallel copies the module to every GPU, and schedules are of one GPU: "
+            "start a process for each (torchrun), or show this one a single GPU "
+            "(CUDA_VISIBLE_DEVICES=0)"
+        )
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -329,11 +340,20 @@ class FittedModule(nn.Module):
         return name in self.__dict__ or hasattr(type(self), name)
 
 
-def _of_model(name: str) -> Callable[..., Any]:
-    """Return a special method that is the model's."""
+def _is_overridden(model: type, name: str) -> bool:
+    """Return whether a model's class has a method of its own that `FittedModule` has not."""
+    method = getattr(model, name, None)
+    is_own = name in vars(FittedModule)
+    return callable(method) and not is_own and method is not getattr(nn.Module, name, None)
 
-    def method(self: FittedModule, *args: Any) -> Any:
-        return getattr(self.__dict__["_original"], name)(*args)
+
+def _of_model(name: str) -> Callable[..., Any]:
+    """Return a method that is the model's; one that returns the model returns the fitted module."""
+
+    def method(self: FittedModule, *args: Any, **kwargs: Any) -> Any:
+        original = self.__dict__["_original"]
+        result = getattr(original, name)(*args, **kwargs)
+        return self if result is original else result
 
     return method
 

@@ -46,6 +46,8 @@ class PreparedSteps(Protocol):
         modules: list[nn.Module],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        *,
+        runs: bool = True,
     ) -> PreparedStep | None:
         """Return the step for the modules as they are; None where it is to run without a schedule.
 
@@ -53,6 +55,7 @@ class PreparedSteps(Protocol):
         ----------
         kind : of the step, but for attributes.
         modules : of the model.
+        runs : whether the step runs now, or is prepared alone.
 
         Raises
         ------
