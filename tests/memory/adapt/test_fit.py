@@ -172,6 +172,52 @@ def test_states_of_a_librarys_own_class_have_the_bytes_within_them() -> None:
     assert plan.profile.graph.resident["optimizer"] == 64
 
 
+class Several(nn.Module):
+    """A model of several tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, pair: Any, *, scale: torch.Tensor) -> torch.Tensor:
+        return self.linear(x + pair[0] * pair[1]) * scale
+
+
+def test_inputs_of_a_profile_have_the_names_of_the_arguments() -> None:
+    """They had those of torch's trace, such as primals_3."""
+    x, y, z, scale, target = torch.randn(5, 2, 4).unbind()
+    sample = {"x": x, "pair": (y, z), "scale": scale, "target": target}
+    fitted = fit(Several(), sample, "1MiB", loss=nn.MSELoss(), cache=False)
+    names = [tensor.name for tensor in plans_of(fitted)[0].profile.inputs]
+    assert names == ["x", "pair[0]", "pair[1]", "target", "scale"]
+
+
+class Uncopied:
+    """What copies of a fitted module are to share, such as the bar that shows progress."""
+
+    def __deepcopy__(self, _copied: object) -> Any:
+        raise TypeError("it cannot be copied")
+
+    def show(self, _state: object) -> None:
+        pass
+
+
+class UncopiedOptimizer(Uncopied, torch.optim.SGD):
+    pass
+
+
+def test_a_copy_has_neither_the_optimizer_nor_what_shows_progress() -> None:
+    """An average of the weights had a copy of the optimizer's state, too; a bar was an error."""
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+    optimizer = UncopiedOptimizer(model.parameters(), lr=0.1)
+    progress = Uncopied().show
+    fitted = fit(model, x, "1MiB", optimizer=optimizer, progress=progress, cache=False)
+    copied = copy.deepcopy(fitted)
+    copied(x).sum().backward()
+    assert copied.weight.grad is not None
+    assert model.weight.grad is None
+
+
 def test_a_sample_by_name_ends_with_the_target() -> None:
     model, (x, y) = network(), sample()
     fitted = fit(model, {"input": x, "target": y}, "10MiB", loss=nn.CrossEntropyLoss(), cache=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.step import StepConditions
@@ -31,3 +32,6 @@ class StepOptions:
     cache: bool = True
     progress: Callable[[SolveProgress], None] | None = None
     watts: Mapping[str, float] | None = None
+
+    def __deepcopy__(self, _copied: Mapping[int, Any]) -> Self:
+        return self  # `progress` may be of an object that cannot be copied, such as a bar

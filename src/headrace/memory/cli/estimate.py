@@ -58,12 +58,14 @@ def estimate_step_command(
     batch: Annotated[str, count_option("Examples of a batch")] = "1",
     sample_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of a sample.", show_default="512 at most"),
+        typer.Option(min=1, max=1 << 24, help="Tokens of a sample.", show_default="512 at most"),
         Former("--length"),
     ] = None,
     pixels: Annotated[
         int | None,
-        typer.Option(min=1, help="Pixels of an image's side.", show_default="the model's"),
+        typer.Option(
+            min=1, max=1 << 24, help="Pixels of an image's side.", show_default="the model's"
+        ),
         Former("--size"),
     ] = None,
     dtype: Annotated[

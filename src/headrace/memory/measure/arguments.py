@@ -5,13 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 
 _ANY = Signature(
     [Parameter("args", Parameter.VAR_POSITIONAL), Parameter("kwargs", Parameter.VAR_KEYWORD)]
 )
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 _CACHE = "use_cache"
 
@@ -153,3 +156,24 @@ def _target_name(
     names = [*list(forward_signature(loss).parameters)[1:2], "target"]
     candidates = kwargs if not args else further
     return next((name for name in names if name in candidates), None)
+
+
+def tensor_names(called: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return names of the tensors in a step's arguments, as `step_arguments` returns these.
+
+    Those of the parameters of the model's `forward`, and `target`; with a number where an argument
+    has several tensors.
+    """
+    is_with_loss = isinstance(called, WithLoss)
+    model = called.model if isinstance(called, WithLoss) else called
+    parameters = forward_signature(model).parameters.values()
+    positional = [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
+    count = len(args) - is_with_loss
+    labels = positional[:count] + [f"args[{place}]" for place in range(len(positional), count)]
+    labels += ["target"] * is_with_loss
+    names: list[str] = []
+    for label, argument in (*zip(labels, args, strict=True), *kwargs.items()):
+        tensors = sum(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(argument))
+        is_alone = isinstance(argument, Tensor)
+        names += [label] if is_alone else [f"{label}[{place}]" for place in range(tensors)]
+    return names

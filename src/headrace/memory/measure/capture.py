@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
-from headrace.memory.measure.arguments import step_arguments
+from headrace.memory.measure.arguments import step_arguments, tensor_names
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.read import read_joint_graph
@@ -51,7 +51,12 @@ def capture(
     call_functions(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
     joint.graph_module.recompile()  # its code is text alone: constants have no names in it
-    return replace(read_joint_graph(joint.graph_module), joint=joint, changes=changes)
+    return replace(
+        read_joint_graph(joint.graph_module),
+        joint=joint,
+        changes=changes,
+        tensor_names=tuple(tensor_names(model, args, kwargs)),
+    )
 
 
 def read_joint(module: GraphModule) -> Capture:

@@ -64,6 +64,7 @@ class Capture:
         added to earlier ones once it has run (`headrace.memory.measure.accumulate`).
     changes : of attributes by `forward`, to be repeated behind each step.
     retained : storages that the autograd graph of an operator refers to: they are computed once.
+    tensor_names : of the tensors in the model's arguments, in their order.
     """
 
     graph: Graph
@@ -84,6 +85,7 @@ class Capture:
     accumulated: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     changes: tuple[AttributeChange, ...] = ()
     retained: frozenset[int] = frozenset()
+    tensor_names: tuple[str, ...] = ()
 
     def example(self, storage: int) -> torch.Tensor:
         """Return the fake tensor that spans a storage."""

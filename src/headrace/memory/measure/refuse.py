@@ -6,8 +6,10 @@ Each names the module, the reason and the remedy.
 # pyright: reportPrivateUsage=false
 
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -33,20 +35,30 @@ BY_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 """Names of torch's errors where a model looks at values of tensors."""
 _NOT_FAKE = "all Tensors to FakeTensors"
 """Part of torch's error where a model reads a tensor that is neither an argument nor its own."""
+_MOST_DEPTH = 3
+"""Objects within objects in which tensors of an argument are looked for."""
 _REASONS = {
     BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where",
-    BY_VALUES[1]: "its shapes depend on values, by {} (as in x[x > 0]); use torch.where",
+    BY_VALUES[1]: "its shapes depend on values, by {} (as in x[x > 0]); {}",
     _NOT_FAKE: "it reads a tensor that is no buffer; use register_buffer",
     "entirely functional graph": "it writes into a tensor that is no buffer; use register_buffer",
     "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
     "switch that off (a cache of transformers: config.use_cache = False of all modules that have a "
     "config), or register a pytree",
+    ".numpy() is not supported": "it computes with NumPy, and a trace has no values; use torch",
     "Mixing fake modes": "it takes an object that holds tensors; pass tensors, or switch that off "
     "(a cache of transformers: config.use_cache = False before fit_blocks)",
     "use_reentrant=True": "it calls torch.utils.checkpoint with use_reentrant=True; remove the "
     "checkpoint, as the schedule decides what is computed again, or pass use_reentrant=False",
 }
 """Reasons and remedies by parts of torch's errors."""
+_REMEDIES = {
+    "aten._ctc_loss": "compute this loss of the model's output, behind the step",
+    "aten._pack_padded_sequence": "run recurrent layers on padded sequences, and mask the rest",
+    "aten.linalg_lstsq": "use torch.linalg.pinv",
+    "aten.repeat_interleave": "pass output_size",
+}
+"""Remedies by operators whose shapes depend on values; of others, torch.where."""
 
 
 def is_hooked(module: nn.Module) -> bool:
@@ -148,22 +160,39 @@ def trace_refusal(
             "lists and dictionaries, or register a pytree",
         )
     sample = f"check that the model takes the sample ({_sample_shapes(args, kwargs)})"
-    operators = re.findall(r"(?<=Exception: )aten\.\w+", text)
+    if _is_of_distribution(error):
+        return _refusal(module, "a distribution checks its arguments; pass validate_args=False")
+    operators = re.findall(r"(?<=Exception: )aten\.\w+", text) or ["unknown"]
+    remedy = _REMEDIES.get(operators[0], "use torch.where")
     reasons = (
-        reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text), *operators, "unknown")
+        reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text), operators[0], remedy)
         for part, reason in _REASONS.items()
         if part in text
     )
     return _refusal(module, next(reasons, f"{text.splitlines()[0]}; {sample}"))
 
 
+def _is_of_distribution(error: Exception) -> bool:
+    """Return whether a distribution has looked at values, which it does to check its arguments."""
+    frames = traceback.walk_tb(error.__traceback__)
+    names = {frame.f_globals.get("__name__") for frame, _ in frames}
+    return type(error).__name__ in BY_VALUES and "torch.distributions.distribution" in names
+
+
 def _tensor_holder(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the class of an argument that is no tensor and has tensors as attributes."""
+    """Return the class of an argument that is no tensor and has tensors within it."""
     for leaf in pytree.tree_leaves((args, kwargs)):
-        attributes = {} if isinstance(leaf, torch.Tensor) else getattr(leaf, "__dict__", {})
-        if any(isinstance(part, torch.Tensor) for part in pytree.tree_leaves(dict(attributes))):
+        if not isinstance(leaf, torch.Tensor) and _has_tensors(leaf, 0):
             return type(leaf).__name__
     return None
+
+
+def _has_tensors(value: object, depth: int) -> bool:
+    """Return whether a value is a tensor, or an object with one, in objects of its own too."""
+    if isinstance(value, (torch.Tensor, type, ModuleType)) or depth == _MOST_DEPTH:
+        return isinstance(value, torch.Tensor)
+    attributes = dict(getattr(value, "__dict__", {}))
+    return any(_has_tensors(part, depth + 1) for part in pytree.tree_leaves(attributes))
 
 
 def _sample_shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -1,14 +1,17 @@
 """The profile of a model's training step: captured, its operators timed on the device at hand."""
 
+# pyright: reportPrivateUsage=false
+
 import copy
 import hashlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import nn
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput
 from torch._subclasses import FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -87,6 +90,9 @@ class StepConditions:
     def called(self, model: nn.Module) -> nn.Module:
         """Return the module that a step calls: the model, with the loss if there is one."""
         return model if self.loss is None else WithLoss(model, self.loss)
+
+    def __deepcopy__(self, _copied: Mapping[int, Any]) -> Self:
+        return self  # a copied model has no optimizer of its own, and its state would take memory
 
     def implemented(self, traced: Capture, exactness: Exactness) -> Capture:
         """Return a traced step with all implementations of an exactness.
@@ -314,11 +320,11 @@ def _digest(captured: Capture) -> str:
 def _inputs(captured: Capture) -> tuple[ModelInput, ...]:
     inputs: list[ModelInput] = []
     for node in captured.fx.find_nodes(op="placeholder"):
-        name = str(node.meta.get("desc", node.name))
-        value = node.meta["val"]
-        if "PlainAOTInput" in name and _is_tensor(value):
-            dtype = str(value.dtype).removeprefix("torch.")
-            inputs.append(ModelInput(name=node.name, shape=tuple(value.shape), dtype=dtype))
+        label, value = node.meta.get("desc"), node.meta["val"]
+        label = getattr(label, "base_of", label)
+        if isinstance(label, PlainAOTInput) and _is_tensor(value):
+            name, dtype = captured.tensor_names[label.idx], str(value.dtype).removeprefix("torch.")
+            inputs.append(ModelInput(name=name, shape=tuple(value.shape), dtype=dtype))
     return tuple(inputs)
 
 
