@@ -4,12 +4,21 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from headrace.attention.plan.formats import LayerHeads
+from headrace.attention.run.membership import HeadMembership
+from headrace.attention.run.rows import StoredRows
+from headrace.attention.run.store import StorePart
 from tests.attention.run.triton_cases import CASES
 from tests.tiers import Sample, case
 
@@ -43,6 +52,42 @@ def test_every_format_and_shape_agrees_with_numpy(sample: Sample) -> None:
         with case(name):
             assert difference < CASES[number].bound
     assert nan_heads == [True, False]
+
+
+def test_kernels_are_launched_for_many_requests_and_on_the_device_of_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A grid had the heads of all requests where CUDA has room for 65,535; and of several devices
+    it was the current one's, whatever layer it was."""
+    from headrace.attention.run import triton_decode
+
+    batch, dim = 70_000, 16
+    devices: list[torch.device] = []
+    grids: list[tuple[int, ...]] = []
+
+    @contextmanager
+    def device_of(tensor: torch.Tensor) -> Iterator[None]:
+        devices.append(tensor.device)
+        yield
+        devices.pop()
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            assert devices == [torch.device("cpu")]
+            grids.append(grid)
+            return lambda *_, **__: None
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    kernels = SimpleNamespace(score_kernel=Kernel(), value_kernel=Kernel(), join_kernel=Kernel())
+    monkeypatch.setattr(triton_decode, "_KERNELS", kernels)
+    rows = StoredRows(format=None, codes=torch.empty(batch, 1, 1, dim), scales=None, capacity=1)
+    part = StorePart(tokens=1, keys=rows, values=rows)
+    store: Any = SimpleNamespace(key_heads=1, tokens=1, parts=lambda: iter([part]))
+    heads = LayerHeads(query_heads=1, key_value_heads=1, dim=dim)
+    membership = HeadMembership.over_all_keys(np.zeros((batch, 1), np.int32), heads)
+    triton_decode.attend_parts(torch.empty(batch, 1, 1, dim), store, membership, 1.0, None)
+    assert [grid[0] for grid in grids] == [batch] * 3
+    assert all(size <= 65_535 for grid in grids for size in grid[1:])
 
 
 @pytest.mark.slow

@@ -75,22 +75,26 @@ def attend_parts(
     query = query.contiguous()
     mask = query if allowed is None else allowed.contiguous().view(torch.uint8)
     first_token = first_split = 0
-    for part, part_splits in zip(parts, splits, strict=True):
-        _score_part(query, shared, part, scores, mask, scale, first_token, masked=mask is not query)
-        _sum_part(query, shared, part, scores, (sums, largest, weights), first_token, first_split)
-        first_token += part.tokens
-        first_split += part_splits
-    _KERNELS.join_kernel[(batch * heads * queries,)](
-        sums,
-        largest,
-        weights,
-        out,
-        sum(splits),
-        heads=heads,
-        queries=queries,
-        dim=dim,
-        padded_dim=_padded(dim),
-    )
+    masked = mask is not query
+    with torch.cuda.device_of(query):  # Triton's kernels run on the current device
+        for part, part_splits in zip(parts, splits, strict=True):
+            _score_part(query, shared, part, scores, mask, scale, first_token, masked=masked)
+            _sum_part(
+                query, shared, part, scores, (sums, largest, weights), first_token, first_split
+            )
+            first_token += part.tokens
+            first_split += part_splits
+        _KERNELS.join_kernel[(batch * heads * queries,)](
+            sums,
+            largest,
+            weights,
+            out,
+            sum(splits),
+            heads=heads,
+            queries=queries,
+            dim=dim,
+            padded_dim=_padded(dim),
+        )
     return out
 
 
@@ -107,7 +111,7 @@ def _score_part(
 ) -> None:
     batch, heads, queries, dim = query.shape
     key_heads = membership.first_score.shape[1] - 1
-    _KERNELS.score_kernel[(triton.cdiv(part.tokens, _TILE), batch * key_heads)](
+    _KERNELS.score_kernel[(triton.cdiv(part.tokens, _TILE) * batch * key_heads,)](
         query,
         membership.query_head,
         membership.first_score,
@@ -148,7 +152,7 @@ def _sum_part(
     value_heads = part.values.codes.shape[1]
     count = heads // value_heads * queries
     rows = _rows(count, query)
-    grid = (triton.cdiv(part.tokens, _SPLIT), batch * value_heads, triton.cdiv(count, rows))
+    grid = (triton.cdiv(part.tokens, _SPLIT) * batch * value_heads, triton.cdiv(count, rows))
     _KERNELS.value_kernel[grid](
         scores,
         membership.score_of_head,

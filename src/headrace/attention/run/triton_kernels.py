@@ -11,6 +11,9 @@ Codes of 8 and 4 bits are converted in registers: units of keys of 4 bits are mu
 queries, those of values into the probabilities. Factors of products of matrices are of the model's
 type, in which codes are exact, and sums are float32.
 
+A grid's first dimension has the tiles, or splits, of all heads of all requests: in the others there
+is room for 65,535 programs.
+
 Of the arguments, tensors are pointers to contiguous memory. Constants of all kernels: ``heads`` of
 queries, ``queries`` of each, ``dim`` numbers of a head and ``padded_dim``, the next power of two.
 """
@@ -67,13 +70,15 @@ def score_kernel(
     product_type: tl.constexpr,
 ):
     """Write the scores [batch, scores, queries, all tokens] of a tile of one head of keys."""
-    token = tl.program_id(0) * tile_tokens + tl.arange(0, tile_tokens)
-    head_of_request = tl.program_id(1).to(tl.int64)
+    tiles = tl.cdiv(tokens, tile_tokens)
+    tile = tl.program_id(0) % tiles
+    token = tile * tile_tokens + tl.arange(0, tile_tokens)
+    head_of_request = (tl.program_id(0) // tiles).to(tl.int64)
     request = head_of_request // key_heads
     valid = token < tokens
     stored = head_of_request * capacity + first_key + token
     # a tile begins with a group, and so does a head
-    group = (head_of_request * capacity + first_key + tl.program_id(0) * tile_tokens) // _GROUP
+    group = (head_of_request * capacity + first_key + tile * tile_tokens) // _GROUP
     from_first = first_score + head_of_request + request
     first, end = tl.load(from_first), tl.load(from_first + 1)
     for start in range(0, (end - first) * queries, rows):
@@ -201,9 +206,12 @@ def value_kernel(
     of probabilities relative to the largest, are [batch, heads, queries, splits].
     """
     group_heads: tl.constexpr = heads // value_heads
-    request = (tl.program_id(1) // value_heads).to(tl.int64)
-    value_head = tl.program_id(1) % value_heads
-    row = tl.program_id(2) * rows + tl.arange(0, rows)
+    splits = tl.cdiv(tokens, split_tokens)
+    split = tl.program_id(0) % splits
+    head_of_request = tl.program_id(0) // splits
+    request = (head_of_request // value_heads).to(tl.int64)
+    value_head = head_of_request % value_heads
+    row = tl.program_id(1) * rows + tl.arange(0, rows)
     used = row < group_heads * queries
     head = value_head * group_heads + row // queries
     index = tl.load(score_of_head + request * heads + head, mask=used, other=0)
@@ -211,8 +219,8 @@ def value_kernel(
     from_scores = scores + scores_of_row + first_token
     stored = (request * value_heads + value_head) * capacity + first_value
     part = ((request * heads + head) * queries + row % queries) * all_splits
-    part += first_split + tl.program_id(0)
-    first = tl.program_id(0) * split_tokens
+    part += first_split + split
+    first = split * split_tokens
     target = sums + part * dim
     constants: tl.constexpr = (dim, padded_dim, rows, tile_tokens, split_tokens)
     types: tl.constexpr = (form, element_type, product_type)
