@@ -29,8 +29,13 @@ def allocated(shape: Sequence[int], dtype: torch.dtype, device: torch.device) ->
     mapping = mmap.mmap(-1, size + _PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     first = -torch.frombuffer(mapping, dtype=torch.uint8).data_ptr() % _PAGE_BYTES
     with suppress(OSError):  # of a kernel without large pages
-        # Not of the last one in part: it would take more memory than the tensor has.
-        mapping.madvise(advice, first, size // _PAGE_BYTES * _PAGE_BYTES)
+        if size % _PAGE_BYTES:
+            # Not of the last one in part: it would take more memory than the tensor has.
+            mapping.madvise(advice, first, size // _PAGE_BYTES * _PAGE_BYTES)
+        else:
+            # Of all, with what is beyond the tensor: the kernel joins neighbours that are alike.
+            # A process has 65,530 mappings: two for each block of 2 MiB would end at 64 GiB.
+            mapping.madvise(advice)
     numbers = torch.frombuffer(mapping, dtype=torch.uint8, offset=first, count=size)
     return numbers.view(dtype).view(*shape)
 
