@@ -1,5 +1,6 @@
 """Stores of keys and values against plain tensors: formats, growth, removal, selection."""
 
+import io
 import itertools
 import sys
 from collections.abc import Callable
@@ -222,3 +223,18 @@ def test_allocated_bytes_are_those_that_the_plan_predicts(
     store = store_of(keys, values)
     store.append(*tokens_of(count))
     assert store.allocated_bytes == plan.cache_bytes(2, count, element_bytes=4)
+
+
+def test_a_saved_store_goes_on_with_the_device_that_it_is_loaded_on() -> None:
+    """It allocated blocks, and looked for requests, on the one that it was saved on."""
+    store = store_of(StorageFormat.INT4, StorageFormat.INT8)
+    store.append(*tokens_of(100))
+    file = io.BytesIO()
+    torch.save(store, file)
+    file.seek(0)
+    loaded: KeyValueStore = torch.load(file, map_location="meta", weights_only=False)
+    loaded.append(*(tensor.to("meta") for tensor in tokens_of(300)))
+    selected = loaded.select(torch.tensor([1, 0, 1], device=loaded.device))
+    for tensor, heads in zip(selected.load(), (2, 3), strict=True):
+        assert tensor.shape == (3, heads, 400, 32)
+        assert tensor.device.type == "meta"

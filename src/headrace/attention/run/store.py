@@ -63,7 +63,7 @@ class KeyValueStore:
         capacity: int | None = None,
     ) -> None:
         self.batch, self.key_heads, self.value_heads, self.dim = batch, key_heads, value_heads, dim
-        self.dtype, self.device = dtype, device
+        self.dtype, self._device = dtype, device
         self._keys = rows.key_format(keys, dtype)
         self._values = rows.value_format(values, dtype)
         self._capacity = capacity
@@ -75,6 +75,11 @@ class KeyValueStore:
             self._tail = torch.empty(batch, key_heads, TAIL_TOKENS, dim, dtype=dtype, device=device)
         if capacity is not None:
             self._allocate(-(-capacity // GROUP_TOKENS) * GROUP_TOKENS)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors: of a saved store, the one that it was loaded on."""
+        return self._blocks[0].values.codes.device if self._blocks else self._device
 
     @property
     def allocated_bytes(self) -> int:
