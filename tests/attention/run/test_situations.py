@@ -489,3 +489,19 @@ def test_a_longer_prompt_than_a_fixed_cache_holds_is_refused_at_once() -> None:
         with pytest.raises(AttentionError, match="has room for 20 tokens, holds 0, and 23 more"):
             generate(model, tokens_of(), cache=cache)
         assert cache.get_seq_length() == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("places", [[2, 0], [True, False, True], slice(1, 3), torch.tensor([1])])
+def test_requests_are_selected_as_in_caches_of_transformers(places: Any) -> None:
+    """Of a list it was an AttributeError, of a cache without tokens an IndexError."""
+    model = model_of("llama")
+    plan = plain_plan(model)
+    text = tokens_of(12, batch=3)
+    expected = model(text).logits[places, 8:]
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        cache.batch_select_indices(places)
+        model(text[:, :8], cache=cache)
+        cache.batch_select_indices(places)
+        torch.testing.assert_close(model(text[places, 8:], cache=cache).logits, expected)

@@ -1,6 +1,7 @@
 """A cache of Transformers whose layers hold what a plan keeps."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -109,10 +110,12 @@ class CompressedLayer(CacheLayerMixin):
         """Repeat every request."""
         self.layer.select(torch.arange(self.layer.batch, device="cpu").repeat_interleave(repeats))
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some requests."""
-        requests = torch.arange(self.layer.batch, device="cpu")
-        self.layer.select(requests[indices.cpu()])
+    def batch_select_indices(self, indices: Tensor | Sequence[int]) -> None:
+        """Keep some requests; a cache without tokens has none."""
+        if self.layer.tokens:
+            requests = torch.arange(self.layer.batch, device="cpu")
+            places = indices.cpu() if isinstance(indices, Tensor) else indices
+            self.layer.select(requests[places])
 
 
 @offered_by("headrace.attention")

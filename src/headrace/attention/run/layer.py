@@ -275,7 +275,8 @@ class LayerCache:
                 )
         if self.tokens and query.shape[0] != self.batch:
             raise AttentionError(
-                f"a batch of {query.shape[0]} follows one of {self.batch} in the same cache"
+                f"a batch of {query.shape[0]} follows one of {self.batch} in the same cache: "
+                "batch_repeat_interleave repeats its requests, batch_select_indices keeps some"
             )
 
     def _begin(self, query: Tensor) -> None:
