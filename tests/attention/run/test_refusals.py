@@ -1,6 +1,8 @@
 """Options and models that compressed attention does not serve are refused by name."""
 
 import copy
+import io
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -681,3 +683,17 @@ def test_a_copy_of_a_compressed_model_generates_with_its_own_weights_or_not_at_a
         generate(twin, tokens_of())
     with headrace.attention.compress(twin, plan):
         assert torch.equal(generate(twin, tokens_of()), expected[0])
+
+
+@torch.no_grad()
+def test_a_compressed_model_is_pickled_outside_its_context_alone() -> None:
+    """AttributeError, of a local object that cannot be pickled."""
+    model = copy.deepcopy(model_of("llama"))
+    expected = model(tokens_of()).logits
+    for plan in (plain_plan(model), shared_plan(model, fixed=True)):
+        with headrace.attention.compress(model, plan):
+            with pytest.raises(AttentionError, match=r"do so outside headrace\.attention\."):
+                torch.save(model, io.BytesIO())
+            with pytest.raises(AttentionError, match="or save its weights alone"):
+                pickle.dumps(model)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(tokens_of()).logits, expected)

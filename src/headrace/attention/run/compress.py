@@ -238,7 +238,26 @@ def _supplied(
             cache.check_complete(getattr(module.config, "num_hidden_layers", None))
         return None
 
-    return supply
+    return _Supply(supply)
+
+
+class _Supply:
+    """A hook that supplies caches; a copy of its model has the same one, and a file has none."""
+
+    def __init__(self, supply: Callable[..., Any]) -> None:
+        self._supply = supply
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._supply(*arguments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Supply":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise AttentionError(
+            "a compressed model is pickled, for torch.save or another process: do so outside "
+            "headrace.attention.compress, or save its weights alone (save_pretrained, state_dict)"
+        )
 
 
 def _check_arguments(arguments: Mapping[str, Any], config: Any) -> None:
