@@ -491,6 +491,27 @@ def test_a_longer_prompt_than_a_fixed_cache_holds_is_refused_at_once() -> None:
         assert cache.get_seq_length() == 0
 
 
+def test_an_assistant_with_another_tokenizer_proposes_the_last_token_too(folder: Path) -> None:
+    """The error came with the last tokens: those before them were lost."""
+    model = model_of("llama")
+    plan = plain_plan(model)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    config = copy.deepcopy(model.config)
+    config.vocab_size = WORDS + 1  # of as many words Transformers takes tokenizers to be the same
+    options = {
+        "assistant_model": LlamaForCausalLM(config).eval(),
+        "tokenizer": tokenizer,
+        "assistant_tokenizer": tokenizer,
+    }
+    expected = generate(model, tokens_of())
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan, max_tokens=28)
+        with pytest.raises(CapacityError, match=r"the last one, too.: .* max_tokens of 29,"):
+            generate(model, tokens_of(), cache=cache, **options)
+        cache = headrace.attention.cache(model, plan, max_tokens=29)
+        assert torch.equal(generate(model, tokens_of(), cache=cache, **options), expected)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("places", [[2, 0], [True, False, True], slice(1, 3), torch.tensor([1])])
 def test_requests_are_selected_as_in_caches_of_transformers(places: Any) -> None:

@@ -166,11 +166,14 @@ def _check_new_tokens(
     # where the tokens of earlier turns are not passed again, the mask has them, too
     prompt = max(passed, mask.shape[-1]) if isinstance(mask, Tensor) else passed
     room = cache.get_max_length()
-    # the last token is not stored; tokens that are looked up are, until they turn out as others
+    # the last token is not stored; proposals are, until they turn out as others: tokens that are
+    # looked up, and those of an assistant with another tokenizer, up to the last one
     looked_up = option("prompt_lookup_num_tokens") or 1
-    stored = prompt + new - 1 + looked_up - 1
+    translated = kwargs.get("assistant_tokenizer") is not None and not option("do_sample")
+    stored = prompt + new - 1 + looked_up - 1 + translated
     if prompt <= room < stored:
         at_once = "" if looked_up == 1 else f" ({looked_up} of the prompt's are tried at once)"
+        at_once += " (the assistant proposes the last one, too)" if translated else ""
         raise CapacityError(
             f"the cache has room for {room} tokens, the prompt has {prompt}, and up to {new} are "
             f"to follow{at_once}: make it with a max_tokens of {stored}, or generate fewer "
