@@ -62,6 +62,15 @@ class Exchange:
         """Return whether all messages have ended, or failed; `wait` then returns at once."""
         return all(map(self._ended, self._handles))
 
+    def cancel(self) -> None:
+        """Withdraw receives whose messages have not begun to arrive: `wait` raises that they were.
+
+        If another message is under way, the group ends on all ranks.
+        """
+        for handle in self._handles:
+            if not self._ended(handle):
+                self._executor.cancel(handle)
+
     def _ended(self, handle: int) -> bool:
         try:
             return self._executor.poll(handle)

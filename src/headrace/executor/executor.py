@@ -311,6 +311,14 @@ class Executor:
         with _translated():
             return self._native.poll(handle)
 
+    def cancel(self, handle: int) -> None:
+        """Withdraw a receive whose message has not begun to arrive; else end the group.
+
+        Does nothing to a task that has ended.
+        """
+        with _translated():
+            self._native.cancel(handle)
+
     def abort(self, reason: str) -> None:
         """End the group for all ranks: tasks under way fail everywhere with the reason.
 

@@ -1,6 +1,5 @@
 """Rendezvous of ranks: over an in-memory store, with ranks as threads."""
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -16,7 +15,6 @@ from headrace.collectives.run.rendezvous import Joined, Rendezvous, allgather_th
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
 from headrace.executor.connect.addresses import addresses_towards, is_loopback
-from headrace.job.store import monitored_barrier
 from tests.waiting import HANG_S, STALL_S
 
 DEFAULTS = CollectiveSettings()
@@ -233,103 +231,6 @@ def test_missing_ranks_are_named() -> None:
 def test_an_unknown_interface_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(InputError, match=r"HEADRACE_SOCKET_IFNAME is 'nosuch0'.*\blo\b"):
         join(0, dist.HashStore(), 1, CollectiveSettings(socket_interface="nosuch0"))
-
-
-@pytest.mark.parametrize("all_ranks", [False, True])
-def test_a_monitored_barrier_names_missing_ranks(all_ranks: bool) -> None:
-    def act(rank: int, store: Any) -> None:
-        if rank not in (1, 3):
-            limit = timedelta(seconds=STALL_S)
-            monitored_barrier(store, rank, 4, 1, limit, all_ranks=all_ranks)
-
-    results = together(4, act)
-    for rank in (0, 2):
-        assert isinstance(results[rank], CommunicationError)
-        text = f"Rank{'s 1, 3' if all_ranks else ' 1'} failed to pass monitoredBarrier in"
-        assert text in str(results[rank])
-    assert "Rank 2 successfully reached monitoredBarrier, but received" in str(results[2])
-
-
-@pytest.mark.parametrize("present", [False, True])
-def test_a_monitored_barrier_of_no_timeout_takes_the_ranks_that_are_there(present: bool) -> None:
-    # A timeout of zero was taken for "not set", so for the group's, of minutes.
-    store = dist.HashStore()
-    if present:
-        store.set("monitored_barrier/1/1", "here")
-        store.set("monitored_barrier/1/read/1", "")
-        monitored_barrier(store, 0, 2, 1, timedelta(0), all_ranks=False)
-        return
-    with pytest.raises(CommunicationError, match="^Rank 0 timed out in monitoredBarrier after 0 s"):
-        monitored_barrier(store, 0, 2, 1, timedelta(0), all_ranks=False)
-
-
-def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
-    limit = timedelta(seconds=HANG_S)
-    act = lambda r, s: monitored_barrier(s, r, 3, 1, limit, all_ranks=True)  # noqa: E731
-    assert together(3, act) == [None] * 3
-
-
-class _Slow:
-    """A store whose readers of a verdict wait for the end of rank 0, for a moment."""
-
-    def __init__(self, store: Any, ended: threading.Event) -> None:
-        self._store, self._ended = store, ended
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def get(self, key: str) -> bytes:
-        if self._ended.wait(0.1):
-            raise RuntimeError("rank 0, whose process has the store, has ended")
-        return self._store.get(key)
-
-
-@pytest.mark.parametrize("missing", [[], [2]])
-def test_rank_0_leaves_a_monitored_barrier_behind_the_others(missing: list[int]) -> None:
-    """As the last call of a job it failed at all ranks but 0, whose process has the store."""
-    ended = threading.Event()
-    limit = timedelta(seconds=STALL_S if missing else HANG_S)
-
-    def act(rank: int, store: Any) -> None:
-        if rank in missing:
-            return
-        try:
-            monitored_barrier(_Slow(store, ended), rank, 3, 1, limit, all_ranks=True)
-        finally:
-            if rank == 0:
-                ended.set()
-
-    text = str(together(3, act)[1])
-    assert "Rank 2 failed to pass" in text if missing else text == "None"
-
-
-@pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
-def test_monitored_barriers_leave_the_keys_of_the_last_one(kind: str, tmp_path: Path) -> None:
-    """A program with a barrier in every step filled the store, and its process's memory."""
-    make: dict[str, Callable[[], Any]] = {
-        "hash": dist.HashStore,
-        "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
-        "tcp": lambda: dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False),
-    }
-    store = make[kind]()
-    limit = timedelta(seconds=HANG_S)
-    for round_ in range(1, 6):
-        if round_ == 3:  # rank 1 is missing: its round is deleted with the others
-            with pytest.raises(CommunicationError):
-                monitored_barrier(store, 0, 2, round_, timedelta(0), all_ranks=False)
-            continue
-        store.set(f"monitored_barrier/{round_}/1", "here")
-        store.set(f"monitored_barrier/{round_}/read/1", "")
-        monitored_barrier(store, 0, 2, round_, limit, all_ranks=False)
-    left = [
-        round_ for round_ in range(1, 6) if store.check([f"monitored_barrier/{round_}/verdict"])
-    ]
-    assert left == [5]
-    assert not any(
-        store.check([f"monitored_barrier/{round_}/{name}"])
-        for round_ in range(1, 5)
-        for name in ("0", "1", "read/1")
-    )
 
 
 def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:

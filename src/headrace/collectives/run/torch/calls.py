@@ -25,13 +25,13 @@ from headrace.collectives.run.torch.buffers import Tensors
 from headrace.collectives.run.torch.callbacks import space
 from headrace.collectives.run.torch.caller import DONE, Caller
 from headrace.collectives.run.torch.chained import ChainedWork
+from headrace.collectives.run.torch.monitored import monitored_barrier
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.run.torch.staging import Use, staged
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
 from headrace.executor import Executor
-from headrace.job.store import monitored_barrier
 
 TensorLists = Sequence[Sequence[torch.Tensor]]
 
@@ -59,7 +59,7 @@ class Calls:
     ----------
     caller : runs the calls of the main program; closed by `shutdown`.
     name : torch's name of the group.
-    store : the group's part of torch's store, for `monitored_barrier`.
+    store : the group's part of torch's store.
     connect_again : makes a caller with connections of its own, for the collectives that callbacks
         begin (see `callbacks`), from their name, the same on all ranks, and a deadline in seconds.
 
@@ -381,7 +381,7 @@ class Calls:
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Barrier through the store that names the ranks that did not reach it.
+        """Barrier that names the ranks that did not reach it.
 
         `timeout` is the group's if it is None or negative, which is torch's value for "not set"; of
         zero, ranks that are not there yet are missing.
@@ -389,9 +389,7 @@ class Calls:
         if timeout is None or timeout < timedelta(0):
             timeout = timedelta(seconds=self._main.timeout_s)
         self._barriers += 1
-        monitored_barrier(
-            self._store, self._rank, self._ranks, self._barriers, timeout, all_ranks=wait_all_ranks
-        )
+        monitored_barrier(self.executor, self._barriers, timeout, all_ranks=wait_all_ranks)
 
     # ---- point to point -------------------------------------------------------------------
 
