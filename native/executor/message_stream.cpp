@@ -213,9 +213,12 @@ bool MessageStream::receive_some(const Unlock& unlock) {
     }
     if (keeping_ && keeping_->claimed) {
       receiving_ = mailbox_.adopt(keeping_);
-      if (receiving_) keeping_.reset();
+      // Of another length: its receive has failed, and it is not kept.
+      keeping_ = receiving_ ? nullptr : std::make_shared<Unexpected>();
     }
     if (moved_ < bytes_) {
+      bool kept = keeping_ && keeping_->bytes == bytes_;
+      if (kept && mailbox_.full_for(peer())) return any;
       auto room = std::min<std::uint64_t>(bytes_ - moved_, budget);
       auto* into = target(room);
       auto received = unlock.during(room, [&] { return connection().receive(into, room, {}); });
