@@ -151,10 +151,11 @@ class DurableMap {
 
   static void append_rows(const Map& tree, SnapshotWriter& writer) {
     std::vector<std::uint64_t> codes(4096);
-    std::vector<Value> values(codes.size());
+    std::vector<Element<Value>> values(codes.size());
     for (std::uint64_t from = 0;;) {
-      auto count = tree.scan(from, codes.size(), codes.data(), values.data());
-      writer.append(codes.data(), reinterpret_cast<const std::byte*>(values.data()), count);
+      auto count = tree.scan(from, codes.size(), codes.data(), value_array<Value>(values));
+      writer.append(codes.data(), reinterpret_cast<const std::byte*>(value_array<Value>(values)),
+                    count);
       if (count < codes.size() || codes.back() == std::numeric_limits<std::uint64_t>::max()) break;
       from = codes.back() + 1;
     }

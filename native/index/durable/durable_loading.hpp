@@ -157,7 +157,7 @@ class LoadingMap {
     using type = M<Other, Rest...>;
   };
 
-  static void copy(Value& to, const std::byte* from) {
+  static void copy(auto& to, const std::byte* from) {
     if constexpr (value_bytes<Value> > 0) std::memcpy(&to, from, sizeof to);
   }
 
@@ -229,7 +229,8 @@ class LoadingMap {
     run_codes_.clear();
     run_values_.clear();
     auto end_run = [this] {
-      tree_->insert_or_assign(run_codes_.data(), run_values_.data(), run_codes_.size());
+      tree_->insert_or_assign(run_codes_.data(), value_array<Value>(run_values_),
+                              run_codes_.size());
       run_codes_.clear();
       run_values_.clear();
     };
@@ -264,12 +265,12 @@ class LoadingMap {
     constexpr auto kLast = std::numeric_limits<std::uint64_t>::max();
     std::vector<std::uint64_t> changed_codes(kWindow), base_codes(kWindow);
     std::vector<Entry> changed(kWindow);
-    std::vector<Value> base(kWindow);
+    std::vector<Element<Value>> base(kWindow);
     std::size_t count = 0;
     while (count < most) {
       // Changes are read first: what is moved between the two reads is then in the tree.
       auto changes = changes_.scan(from, kWindow, changed_codes.data(), changed.data());
-      auto rows = scan_base(from, kWindow, base_codes.data(), base.data());
+      auto rows = scan_base(from, kWindow, base_codes.data(), value_array<Value>(base));
       // Up to here, both windows have everything.
       auto last = std::min(changes == kWindow ? changed_codes.back() : kLast,
                            rows == kWindow ? base_codes.back() : kLast);
@@ -303,7 +304,7 @@ class LoadingMap {
   std::atomic<bool> built_{false};
   std::atomic<std::size_t> size_{0};
   std::vector<std::uint64_t> run_codes_;
-  std::vector<Value> run_values_;
+  std::vector<Element<Value>> run_values_;
   std::exception_ptr failure_;
   std::future<void> building_;  // last: its thread uses the others
 };

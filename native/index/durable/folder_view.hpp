@@ -240,7 +240,7 @@ class FolderView {
 
   static Map built(const Snapshot* base, const std::vector<MergedChanges::Change>& changes) {
     std::vector<std::uint64_t> codes;
-    std::vector<Value> values;
+    std::vector<Element<Value>> values;
     durable::merge_rows(
         base, changes,
         [&](std::uint64_t from, std::uint64_t to) {
@@ -255,7 +255,7 @@ class FolderView {
           std::memcpy(&values.emplace_back(), change.value, kWidth);
         });
     Map tree;
-    tree.build(codes.data(), values.data(), codes.size());
+    tree.build(codes.data(), value_array<Value>(values), codes.size());
     return tree;
   }
 

@@ -76,7 +76,8 @@ class CodeMap {
     return get(code, unused);
   }
 
-  // The value in its place, until the next change of the map; null: not there.
+  // The value in its place, until the next change of the map begins: a change that is to store it
+  // is given a copy. Null: not there.
   const Value* find(std::uint64_t code) const
     requires(!Sharing::kShared)
   {
@@ -127,14 +128,14 @@ class CodeMap {
     requires(!Sharing::kShared)
   {
     std::vector<std::uint64_t> codes;
-    std::vector<Value> values;
+    std::vector<Element<Value>> values;
     for (std::size_t visited = 0; visited < most;) {
       std::uint64_t last = 0;
       if (const auto word = tree_.leaf(cursor, last); !word.none()) {
         with_leaf<Value, Sharing>(word, [&](auto leaf) {
           codes.resize(std::max(codes.size(), leaf.capacity()));
           values.resize(codes.size());
-          EntryBuffer<Value> entries{codes.data(), values.data()};
+          EntryBuffer<Value> entries{codes.data(), value_array<Value>(values)};
           leaf.gather(cursor, entries);
           action(codes.data(), entries.count);
           visited += entries.count;
@@ -434,9 +435,9 @@ class CodeMap {
 
   void copy_from(const CodeMap& other) {
     std::vector<std::uint64_t> codes(other.size());
-    std::vector<Value> values(other.size());
-    other.read(0, other.size(), false, codes.data(), values.data());
-    build(codes.data(), values.data(), codes.size());
+    std::vector<Element<Value>> values(other.size());
+    other.read(0, other.size(), false, codes.data(), value_array<Value>(values));
+    build(codes.data(), value_array<Value>(values), codes.size());
   }
 
   Map tree_;

@@ -211,7 +211,7 @@ class Map {
   template <std::input_iterator Iterator>
   void assign(Iterator first, Iterator last, int threads = 1) {
     std::vector<std::uint64_t> codes;
-    std::vector<Value> values;
+    std::vector<Element<Value>> values;
     for (; first != last; ++first) {
       const auto& [key, value] = *first;
       codes.push_back(encode<Key>(key));
@@ -222,7 +222,7 @@ class Map {
       std::reverse(codes.begin(), codes.end());
       std::reverse(values.begin(), values.end());
     }
-    codes_.build(codes.data(), values.data(), codes.size(), threads);
+    codes_.build(codes.data(), value_array<Value>(values), codes.size(), threads);
   }
 
   const_iterator begin() const { return const_iterator(codes_.first_from(0)); }

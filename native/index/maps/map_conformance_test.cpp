@@ -326,9 +326,29 @@ void test_all() {
   for (std::uint64_t seed = 1; seed <= 3; ++seed) test_against_standard<C>(seed);
 }
 
+// Vectors of bool are none of its values: no member of such a map compiled.
+template <Leaf leaf, class Sharing>
+void test_values_of_bool() {
+  Map<int, bool, Sharing> map({{3, true}, {1, false}, {2, true}}, {.leaf = leaf, .leaf_keys = 32});
+  for (int key = 0; key < 5000; ++key) map.insert_or_assign(key, key % 3 == 0);
+  for (int key = 0; key < 5000; key += 2) map.erase(key);
+  map.codes().verify();
+  const auto copy = map;
+  CHECK(copy == map && copy.size() == 2500 && map.at(9) && !map.at(11));
+  int next = 1;
+  for (const auto& [key, value] : copy) {
+    CHECK(key == next && value == (key % 3 == 0));
+    next += 2;
+  }
+}
+
 }  // namespace
 
 int main() {
+  test_values_of_bool<Leaf::hashed, Exclusive>();
+  test_values_of_bool<Leaf::gapped, Exclusive>();
+  test_values_of_bool<Leaf::log, Shared>();
+  test_values_of_bool<Leaf::perfect, Exclusive>();
   test_all<Case<std::uint64_t, std::uint64_t, Leaf::hashed>>();
   test_all<Case<std::int32_t, std::int32_t, Leaf::gapped>>();
   test_all<Case<double, double, Leaf::log>>();

@@ -77,12 +77,12 @@ class Multimap {
   Multimap(const Multimap& other)
       : Multimap(other.configuration(), other.tree_.memory.allocator()) {
     Vector<std::uint64_t> codes(tree_.memory.allocator());
-    Vector<Value> values(tree_.memory.allocator());
+    Vector<Element<Value>> values(tree_.memory.allocator());
     for (auto item : other) {
       codes.push_back(encode(item.key));
       values.push_back(item.value);
     }
-    build_sorted({codes.data(), values.data(), codes.size()});
+    build_sorted({codes.data(), value_array<Value>(values), codes.size()});
   }
   ~Multimap() { sealed_.clear(tree_.memory); }
 
@@ -251,8 +251,8 @@ void Multimap<Key, Value, Sharing, Allocator>::build(const Key* keys, const Valu
     sort_entries(sorted.data(), other.data(), count, threads);
   }
   Vector<std::uint64_t> codes(count, tree_.memory.allocator());
-  Vector<Value> parted(value_bytes<Value> == 0 ? 0 : count, tree_.memory.allocator());
-  EntryBuffer<Value> entries{codes.data(), parted.data(), 0};
+  Vector<Element<Value>> parted(value_bytes<Value> == 0 ? 0 : count, tree_.memory.allocator());
+  EntryBuffer<Value> entries{codes.data(), value_array<Value>(parted), 0};
   for (const auto& entry : sorted) entries.append(entry.code, entry.value);
   build_sorted(entries);
 }
@@ -261,8 +261,9 @@ template <CodedKey Key, class Value, class Sharing, class Allocator>
 void Multimap<Key, Value, Sharing, Allocator>::build_sorted(const Entries<Value>& entries) {
   Multimap made(configuration(), tree_.memory.allocator());
   Vector<std::uint64_t> codes(entries.count, tree_.memory.allocator());
-  Vector<Value> values(value_bytes<Value> == 0 ? 0 : entries.count, tree_.memory.allocator());
-  EntryBuffer<Value> kept{codes.data(), values.data(), 0};
+  Vector<Element<Value>> values(value_bytes<Value> == 0 ? 0 : entries.count,
+                                tree_.memory.allocator());
+  EntryBuffer<Value> kept{codes.data(), value_array<Value>(values), 0};
   for (std::size_t begin = 0, end = 0; begin < entries.count; begin = end) {
     const auto* bound = std::upper_bound(entries.codes + begin, entries.codes + entries.count,
                                          entries.codes[begin]);

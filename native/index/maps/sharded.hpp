@@ -51,7 +51,7 @@ class ShardedMap {
   void build(const std::uint64_t* codes, const Value* values, std::size_t count, int threads = 1) {
     const Entries<Value> entries{codes, values, count};
     std::vector<std::uint64_t> part_codes;
-    std::vector<Value> part_values;
+    std::vector<Element<Value>> part_values;
     for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
       part_codes.clear();
       part_values.clear();
@@ -61,7 +61,8 @@ class ShardedMap {
         part_values.push_back(entries.value(i));
       }
       const std::lock_guard lock(shards_[shard]->mutex);
-      shards_[shard]->map.build(part_codes.data(), part_values.data(), part_codes.size(), threads);
+      shards_[shard]->map.build(part_codes.data(), value_array<Value>(part_values),
+                                part_codes.size(), threads);
     }
   }
 
@@ -94,9 +95,10 @@ class ShardedMap {
     std::vector<std::uint64_t> part;
     std::size_t hits = 0;
     each_shard(codes, count, order, part, [&](std::size_t shard, std::size_t first) {
-      std::vector<Value> values(part.size());
+      std::vector<Element<Value>> values(part.size());
       const auto there = std::make_unique<bool[]>(part.size());
-      hits += shards_[shard]->map.get(part.data(), part.size(), values.data(), there.get());
+      hits += shards_[shard]->map.get(part.data(), part.size(), value_array<Value>(values),
+                                      there.get());
       for (std::size_t i = 0; i < part.size(); ++i) {
         const auto to = order[first + i];
         found[to] = there[i];
@@ -111,12 +113,13 @@ class ShardedMap {
     const Entries<Value> entries{codes, values, count};
     std::size_t fresh = 0;
     each_shard(codes, count, order, part, [&](std::size_t shard, std::size_t first) {
-      std::vector<Value> part_values;
+      std::vector<Element<Value>> part_values;
       for (std::size_t i = 0; i < part.size(); ++i) {
         part_values.push_back(entries.value(order[first + i]));
       }
       const std::lock_guard lock(shards_[shard]->mutex);
-      fresh += shards_[shard]->map.insert_or_assign(part.data(), part_values.data(), part.size());
+      fresh += shards_[shard]->map.insert_or_assign(part.data(), value_array<Value>(part_values),
+                                                    part.size());
     });
     return fresh;
   }

@@ -22,6 +22,14 @@ struct Nothing {
 template <class Value>
 constexpr std::size_t value_bytes = std::is_empty_v<Value> ? 0 : sizeof(Value);
 
+// What vectors of values have as elements: of bool itself they would have bits, and no array.
+template <class Value>
+using Element = std::conditional_t<std::is_same_v<Value, bool>, unsigned char, Value>;
+template <class Value, class Vector>
+Value* value_array(Vector& elements) {
+  return reinterpret_cast<Value*>(elements.data());
+}
+
 // Arrays of codes and values side by side; values of empty types are never read or written.
 template <class Value>
 struct Entries {

@@ -134,12 +134,12 @@ class LeafCopier {
       codes_.resize(count);
       if constexpr (value_bytes<Value> != 0) values_.resize(count);
     }
-    to = {codes_.data(), values_.data(), 0};
+    to = {codes_.data(), value_array<Value>(values_), 0};
   }
 
   LeafReader<Value, Sharing, Allocator> reader_;
   Vector<std::uint64_t> codes_;
-  Vector<Value> values_;
+  Vector<Element<Value>> values_;
 };
 
 // An entry of the map, and the way to the next one.

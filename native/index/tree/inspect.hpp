@@ -86,8 +86,8 @@ class Inspector {
   template <class LeafType>
   void check_codes(Word word, const LeafType& leaf, const Range& range) {
     std::vector<std::uint64_t> codes(leaf.capacity());
-    std::vector<Value> values(leaf.capacity());
-    EntryBuffer<Value> entries{codes.data(), values.data(), 0};
+    std::vector<Element<Value>> values(leaf.capacity());
+    EntryBuffer<Value> entries{codes.data(), value_array<Value>(values), 0};
     leaf.gather(0, entries);
     if (entries.count != leaf.count()) fail(word, range, "its count is wrong");
     std::sort(entries.codes, entries.codes + entries.count);

@@ -110,11 +110,11 @@ class EntryRun {
       codes_.resize(count);
       if constexpr (value_bytes<Value> != 0) values_.resize(count);
     }
-    entries_ = {codes_.data(), values_.data(), 0};
+    entries_ = {codes_.data(), value_array<Value>(values_), 0};
   }
 
   Vector<std::uint64_t> codes_;
-  Vector<Value> values_;
+  Vector<Element<Value>> values_;
   EntryBuffer<Value> entries_;
 };
 

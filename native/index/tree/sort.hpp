@@ -115,7 +115,7 @@ class SortedInput {
   void keep_last(const Vector<Entry<Value>>& sorted) {
     codes_.resize(sorted.size());
     if constexpr (value_bytes<Value> != 0) values_.resize(sorted.size());
-    EntryBuffer<Value> kept{codes_.data(), values_.data(), 0};
+    EntryBuffer<Value> kept{codes_.data(), value_array<Value>(values_), 0};
     for (std::size_t i = 0; i < sorted.size(); ++i) {
       if (i + 1 < sorted.size() && sorted[i + 1].code == sorted[i].code) continue;
       kept.append(sorted[i].code, sorted[i].value);
@@ -124,7 +124,7 @@ class SortedInput {
   }
 
   Vector<std::uint64_t> codes_;
-  Vector<Value> values_;
+  Vector<Element<Value>> values_;
   Entries<Value> entries_;
 };
 
