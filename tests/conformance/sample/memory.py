@@ -126,6 +126,12 @@ def tensors_of_inference_mode() -> None:
     dist.all_gather(blocks, turned)
     same(plain + 0, torch.full((3,), float(len(everyone()))))
     same(turned + 0, torch.full((3, 2), float(len(everyone()) ** 2)))
+    with torch.inference_mode():  # the call, too
+        work = dist.all_reduce(turned, async_op=True)
+        while not work.is_completed():
+            pass
+        work.wait()
+        same(turned + 0, torch.full((3, 2), float(len(everyone()) ** 3)))
 
 
 @check

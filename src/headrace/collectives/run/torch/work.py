@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -184,7 +185,8 @@ class PendingWork(dist.Work):
             if self._after is not None:
                 self._after()
             if self._copies is not None and self._pairs is not None:
-                self._copies.to_device(self._pairs)
+                with writing(tensor for tensor, _ in self._pairs):
+                    self._copies.to_device(self._pairs)
         except Exception as error:  # e.g. torch refuses to write to an expanded tensor
             return error
         return None
@@ -358,6 +360,13 @@ class SeveralWorks(dist.Work):
         return self.result()
 
 
+def writing(tensors: Iterable[torch.Tensor]) -> AbstractContextManager[Any]:
+    """Return the mode in which tensors may be written: that of inference is of a thread alone."""
+    if any(tensor.is_inference() for tensor in tensors):
+        return torch.inference_mode()
+    return nullcontext()
+
+
 def guarded(
     tensors: Iterable[torch.Tensor], after: Callable[[], None] | None
 ) -> Callable[[], None]:
@@ -368,6 +377,7 @@ def guarded(
     the executor still uses. That function raises InputError if a storage was resized; one that is
     back at its old address with its old size is not detected.
     """
+    tensors = tuple(tensors)
     storages = ((tensor, tensor.untyped_storage()) for tensor in tensors)
     storages_before = [(tensor, s, s.data_ptr(), s.nbytes()) for tensor, s in storages]
 
@@ -382,7 +392,7 @@ def guarded(
                 )
         if after is not None:
             # the tensors are real, also where a dispatch mode or a transform of torch.func waits
-            with _DisableTorchDispatch(), _DisableFuncTorch():
+            with _DisableTorchDispatch(), _DisableFuncTorch(), writing(tensors):
                 after()
 
     return check
