@@ -190,7 +190,10 @@ def test_reasons_have_remedies() -> None:
     normal = torch.distributions.Normal
     lengths = [2, 2]
     for made, reason in (
-        (lambda x: normal(x, 1.0).rsample(), "checks its arguments; pass validate_args=False"),
+        (
+            lambda x: normal(x, 1.0, validate_args=True).rsample(),
+            "checks its arguments; pass validate_args=False",
+        ),
         (lambda x: x + torch.from_numpy(x.detach().numpy()), "it computes with NumPy"),
         (
             lambda x: nn.utils.rnn.pack_padded_sequence(x, lengths),
