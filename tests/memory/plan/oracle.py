@@ -1,9 +1,9 @@
 """The fastest schedule of a small training step, by trying everything.
 
 Within the class of `headrace.memory.plan.stages`: the forward pass once, then before each backward
-operator any forward operators again, each at most once and in order. A state is where the schedule
-is and what is there; before every operator anything may be dropped. It shares no code with the
-planner.
+operator any forward operators again, each at most once and in order; before the first one, the
+loss, only if that may read what is not kept. A state is where the schedule is and what is there;
+before every operator anything may be dropped. It shares no code with the planner.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,8 @@ class _Search:
             kept += self.nbytes(self.graph.outputs & set(ways[0].creates))
         for backward in range(len(self.forward), len(self.graph.operators)):
             held = self.graph.resident_bytes + kept + self.gradients(backward)
-            for operator in self.forward:
+            is_loss = backward == len(self.forward) and not self.reads_dropped(backward)
+            for operator in () if is_loss else self.forward:
                 found = _subsets(found)
                 if self.graph.operators[operator].again:
                     again = self.run(found, operator, held, first=False)
@@ -60,6 +61,12 @@ class _Search:
             return None
         time, steps = min(found.values(), key=lambda value: value[0])
         return Best(time, Schedule(steps=steps, forward_steps=len(self.forward)))
+
+    def reads_dropped(self, backward: int) -> bool:
+        """Return whether an operator may read what the forward pass does not keep to the end."""
+        ways = self.graph.operators[backward].implementations
+        read = {each for way in ways for each in way.reads}
+        return bool(read & self.made_forward - self.graph.outputs)
 
     def nbytes(self, storages: set[int] | frozenset[int]) -> int:
         return sum(self.graph.storages[each].nbytes for each in storages)

@@ -2,7 +2,8 @@
 
 Stage 0 is the forward pass. Stage t, from 1, recomputes forward operators, each at most once and in
 the graph's order, and ends with the t-th backward operator (Algorithms 3 and 4 of the paper, whose
-stages count down from N). Schedules are made and bounded within this class.
+stages count down from N). The first one is the loss's, in which none runs again if it reads nothing
+that could be dropped. Schedules are made and bounded within this class.
 """
 
 from collections.abc import Iterable
