@@ -147,6 +147,8 @@ _FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
 class Program(ArtifactValue, kind="program", schema=2):
     """The executable form, all ranks in one value. Columns are one-dimensional arrays.
 
+    Version 2 of the schema groups steps into messages.
+
     Attributes
     ----------
     lanes : `LANE_COLUMNS`, sorted by rank; `peer` is -1 for local lanes.
@@ -158,8 +160,6 @@ class Program(ArtifactValue, kind="program", schema=2):
     ------
     ProgramError : if a column is missing or mistyped, or an index is out of range.
     """
-
-    """Version 2 groups steps into messages."""
 
     demand: Demand
     scratch_slots: int

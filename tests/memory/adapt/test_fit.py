@@ -193,7 +193,7 @@ def test_inputs_of_a_profile_have_the_names_of_the_arguments() -> None:
 
 
 class Uncopied:
-    """What copies of a fitted module are to share, such as the bar that shows progress."""
+    """An object without copies, such as a progress bar: copies of a fitted module refer to it."""
 
     def __deepcopy__(self, _copied: object) -> Any:
         raise TypeError("it cannot be copied")
