@@ -61,9 +61,11 @@ class FakeTrials:
     def __call__(self, configuration: Configuration, trace: Trace) -> ConfigurationTrial:
         self.asked.append(configuration)
         self.traces.append(trace)
+        keys = max(trace.final_size(), 1)
         return ConfigurationTrial(
             operations_per_s=self.rate(configuration),
-            bytes=round(self.bytes_per_key(configuration) * trace.final_size()),
+            bytes=round(self.bytes_per_key(configuration) * keys),
+            keys=keys,
             seconds=self.seconds,
             leaves=(0, 0, 7, 0),
         )

@@ -79,6 +79,7 @@ def test_a_trial_is_a_replay_in_figures() -> None:
     found = trial(Configuration(), trace)
     assert found.operations_per_s > 0
     assert found.bytes > 1000
+    assert found.keys == trace.final_size()
     assert found.seconds > 0
     assert sum(found.leaves) > 0
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.artifact import Table
 from headrace.index.profile import FEATURES
-from headrace.index.trace import FIND, INSERT, SCAN, Trace, distinct, ranks_in
+from headrace.index.trace import ERASE, FIND, INSERT, SCAN, Trace, distinct, ranks_in
 
 TOPS = (1, 16, 256, 4096, 65536)
 RANK_BINS = 32
@@ -24,6 +24,7 @@ class RankedTrace:
     is_key : of each operation, whether its code is one of them.
     present : of each operation, whether its code was loaded, or inserted before; erases are
         ignored.
+    final_size : number of keys after the last operation, with erases.
     """
 
     trace: Trace
@@ -31,6 +32,7 @@ class RankedTrace:
     ranks: np.ndarray
     is_key: np.ndarray
     present: np.ndarray
+    final_size: int
 
 
 def rank_operations(trace: Trace) -> RankedTrace:
@@ -45,7 +47,17 @@ def rank_operations(trace: Trace) -> RankedTrace:
     first[ranks[inserts][::-1]] = inserts[::-1]  # the earliest is assigned last
     first[ranks_in(keys, trace.loaded)] = -1
     present = is_key & (first[ranks] < np.arange(len(trace)))
-    return RankedTrace(trace=trace, keys=keys, ranks=ranks, is_key=is_key, present=present)
+    at_end = first < 0
+    changes = np.flatnonzero(is_key & np.isin(trace.operations, (INSERT, ERASE)))
+    at_end[ranks[changes]] = trace.operations[changes] == INSERT  # the last is assigned last
+    return RankedTrace(
+        trace=trace,
+        keys=keys,
+        ranks=ranks,
+        is_key=is_key,
+        present=present,
+        final_size=int(at_end.sum()),
+    )
 
 
 def operation_features(ranked: RankedTrace, unsampled: Trace) -> dict[str, float]:
@@ -60,8 +72,8 @@ def operation_features(ranked: RankedTrace, unsampled: Trace) -> dict[str, float
     """
     trace, shares = ranked.trace, unsampled.shares
     finds, inserts = trace.operations == FIND, trace.operations == INSERT
-    growth = trace.final_size() / max(len(trace.loaded), 1)
-    final = growth * len(unsampled.loaded) if len(trace.loaded) else trace.final_size()
+    growth = ranked.final_size / max(len(trace.loaded), 1)
+    final = growth * len(unsampled.loaded) if len(trace.loaded) else ranked.final_size
     values = (
         *shares.values(),
         _share(~ranked.present[finds]),

@@ -67,7 +67,7 @@ _FIRST_PASS = 0.6
 """Share of the time after short trials after which no further candidate is tried: one that is left
 out may lose more than near ones that are mistaken for each other."""
 
-MOST_S = 6.75
+MOST_S = 7.0
 """Time of all trials after which no more begin, by the provider's clock."""
 
 _MARGIN = 1.15
@@ -184,7 +184,6 @@ class _Trials:
     limits : rates that places count with at most, as their few trials are within the noise.
     expected_per_s : rates by short trials, else by prediction.
     near : share of the fastest trial that a candidate must be expected to reach to be tried.
-    keys : in the sample's map at its end.
     inputs : parameters of each candidate, in buckets.
     """
 
@@ -199,12 +198,10 @@ class _Trials:
     limits: dict[int, float] = field(default_factory=dict)
     expected_per_s: list[float] = field(init=False)
     near: float = _NEAR
-    keys: int = field(init=False)
     inputs: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         self.expected_per_s = [candidate.predicted_per_s for candidate in self.predicted]
-        self.keys = max(self.profile.sample.final_size(), 1)
         self.inputs = configuration_input([candidate.configuration for candidate in self.predicted])
 
     def candidates(self, top: int | None) -> list[ConfigurationCandidate]:
@@ -327,7 +324,7 @@ class _Trials:
         return outcome
 
     def _measured(self, place: int) -> ConfigurationCandidate:
-        return _with_trials(self.predicted[place], self.results[place], self.keys)
+        return _with_trials(self.predicted[place], self.results[place])
 
     def _expected_per_s(self, place: int) -> float:
         """Return the rate expected before, corrected as trials of its type (else of all) differ."""
@@ -409,13 +406,13 @@ def _within(
 
 
 def _with_trials(
-    candidate: ConfigurationCandidate, results: Sequence[ConfigurationTrial], keys: int
+    candidate: ConfigurationCandidate, results: Sequence[ConfigurationTrial]
 ) -> ConfigurationCandidate:
     return replace(
         candidate,
         trials=len(results),
         trial_per_s=_rate(results),
-        trial_bytes_per_key=results[-1].bytes / keys,
+        trial_bytes_per_key=results[-1].bytes / results[-1].keys,
         trial_spread=_spread(results),
         leaves=tuple(results[-1].leaves),
     )

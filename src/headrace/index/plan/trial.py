@@ -18,12 +18,14 @@ class ConfigurationTrial:
     ----------
     operations_per_s : of the operations, without loading.
     bytes : memory of the index after the last operation.
-    seconds : of the whole trial, with loading; 0 if not known.
+    keys : in the index then, at least 1.
+    seconds : elapsed time of the whole trial, with loading and freeing; 0 if not known.
     leaves : leaves at the end by type, in the order of `tables.LEAVES`.
     """
 
     operations_per_s: float
     bytes: int
+    keys: int
     seconds: float = 0.0
     leaves: tuple[int, int, int, int] = (0, 0, 0, 0)
 

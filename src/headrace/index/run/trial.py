@@ -1,6 +1,7 @@
 """Trials: a trace is run natively by one configuration, and timed."""
 
 import ctypes
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from headrace.index.errors import InvariantError, TraceError
 from headrace.index.plan.trial import ConfigurationTrial
 from headrace.index.run.index import native_configuration
 from headrace.index.tables import LEAVES
-from headrace.index.trace import Trace
+from headrace.index.trace import INSERT, Trace
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt
 _NO_TRIM = (1 << 31) - 1
@@ -110,7 +111,8 @@ def keep_memory(trace: Trace) -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, _NO_TRIM)
-        np.ones(_BYTES_PER_KEY * trace.final_size(), dtype=np.uint8)  # written to, and freed
+        most_keys = len(trace.loaded) + np.count_nonzero(trace.operations == INSERT)
+        np.ones(_BYTES_PER_KEY * most_keys, dtype=np.uint8)  # written to, and freed
 
 
 def trial(
@@ -131,11 +133,14 @@ def trial(
     """
     if len(trace) == 0:
         raise TraceError("the trace has no operations to be timed")
+    begun = time.perf_counter()
     replayed = replay(configuration, trace, value_bytes=value_bytes, batch=batch, most_s=most_s)
+    elapsed_s = time.perf_counter() - begun
     gapped, log, hashed, perfect = (replayed.statistics["leaves"][name] for name in LEAVES)
     return ConfigurationTrial(
         operations_per_s=replayed.operations_per_s,
         bytes=replayed.statistics["bytes"],
-        seconds=replayed.load_s + replayed.seconds,
+        keys=max(sum(replayed.statistics["keys"].values()), 1),
+        seconds=elapsed_s,
         leaves=(gapped, log, hashed, perfect),
     )
