@@ -3,9 +3,9 @@
 Training has generators of its own (`benchmarks/index/training`), so none of the key sets here was
 seen. Every configuration of the grid replays a cell once; the fastest of them, the choice and
 those of the rivals then replay it again in rounds, by turns: all in eight, the choice and what may
-still be the fastest in two dozen. A rate is the mean of the faster half of its rounds, as in the
-planner's trials: in a virtual machine replays of one configuration differ widely, by the memory
-that a process gets, and of few runs the best of several would be above the choice by this noise.
+still be the fastest in two dozen. A rate is the mean of the faster half of its rounds: in a virtual
+machine the rate of one configuration drifts by up to a factor of two within seconds, with other
+work on the caches that it shares, and of few runs the best of several would be above the choice.
 One process at a time replays the whole cell, as after shorter turns the caches hold
 another map, which slows configurations unequally. Maps take memory that has been written to
 (`--touched`).

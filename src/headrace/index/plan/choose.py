@@ -4,9 +4,8 @@ Pure but for what is handed in: the provider of trials runs on hardware.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,10 @@ from headrace.index.configuration import Configuration
 from headrace.index.errors import CapError, TraceError
 from headrace.index.plan.frontier import inserts_of, reads_of
 from headrace.index.plan.grid import grid
-from headrace.index.plan.inputs import configuration_input, of_inserts, of_reads
+from headrace.index.plan.inputs import of_inserts, of_reads
 from headrace.index.plan.model import ThroughputModel, shipped_model
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan, rank, within
+from headrace.index.plan.posterior import RatePosterior
 from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
 from headrace.index.profile import IndexProfile
 from headrace.index.trace import Trace
@@ -25,25 +25,6 @@ from headrace.index.trace import Trace
 ROUNDS = 24
 """Most trials of one candidate. Of a small sample each takes some hundredths of a second, and its
 time depends on where its pages are in the caches."""
-
-_MARGIN_OF_ONE = 0.15
-"""Share by which a candidate may be behind the best after one trial each, to be tried again; after
-n trials it is smaller by the square root of n, as the error of their mean is."""
-
-_BEHIND = 1e-6
-"""Share by which an unconfirmed candidate counts as slower than the slowest that it may equal."""
-
-_EARLY = 3
-"""Candidates that are tried before the best of each type that is not among them."""
-
-_NEAR = 0.5
-"""Share of the fastest trial that a candidate must be expected to reach to be tried: predictions
-for keys of unseen families err by a factor of 1.2 on average (`both_error_log2` of the model's
-provenance), before trials correct them."""
-
-_NEAR_SHORT = 0.75
-"""The same after short trials: the fastest of whole trials was up to 0.18 behind the fastest of
-short ones in cells of the benchmark, on a busy machine."""
 
 _SHORT = 1 / 16
 """Share of the sample's operations that a short trial runs: most of its time is then that of
@@ -54,18 +35,16 @@ _SHORT_LEAST = 4096
 apart. Whole trials of samples with few operations more are as short."""
 
 _SHORT_PASS = 0.4
-"""Share of the time after which no short trial begins: the rest is for several whole trials of each
-candidate that is near the fastest."""
+"""Share of the time after which no short trial begins: the rest is for whole ones."""
 
-_RIDGE = 0.25
-"""Of corrections: the variance of a trial, by 5%, over that of a slope, by 10% for each bucket."""
+_SURE = 2.0
+"""Standard deviations by which a candidate is behind that no short trial is spent on."""
 
-_CONFIRMED_FROM = 0.9
-"""Share of the time after which trials only confirm the fastest, see `_Trials._confirm`."""
+_GAIN = 0.001
+"""Expected gain over the fastest, as a share of its rate, below which no trial pays."""
 
-_FIRST_PASS = 0.6
-"""Share of the time after short trials after which no further candidate is tried: one that is left
-out may lose more than near ones that are mistaken for each other."""
+_LEAST = 2
+"""Trials of what is chosen: of one each, trials do not tell how noisy they are."""
 
 MOST_S = 7.0
 """Time of all trials after which no more begin, by the provider's clock."""
@@ -95,8 +74,7 @@ def plan(
     Parameters
     ----------
     trial : runs the sample; None: the model alone decides.
-    top : how many candidates are tried, if the time allows; default: those that are expected to
-        reach half of the fastest.
+    top : how many candidates are tried, if the time allows; default: those that may be the fastest.
     most_bytes_per_key : cap of memory at the end of the workload.
     most_s : time of the trials after which no more begin, in seconds.
     frontier : whether each configuration's finds and inserts are run by themselves, for the
@@ -169,22 +147,17 @@ def _predicted(
 class _Trials:
     """Trials of candidates on a profile's sample.
 
-    Short ones rank all, as a prediction is for the machine that the model was trained on; they are
-    left out where the number of candidates to be tried is given. After a first pass of whole ones
-    candidates take turns, so that a slow moment of the machine affects all alike, and those that
-    have fallen behind are left out; but the best of each type is tried twice, as a slow moment can
-    be all of its own. At last the fastest is confirmed: few trials are no evidence against many.
+    Short ones come first, as predictions are for the machine that the model was trained on; they
+    are left out where the number of candidates to be tried is given. Of whole ones the next is that
+    which tells most of whether the fastest is: of it, or of the one that may be faster by most.
 
     Attributes
     ----------
     predicted : the candidates, the fastest first by prediction; places are in it.
     cap : of bytes per key.
     most_s : time after which no more trials begin, in seconds of `spent_s`.
-    results : of each place that was tried.
-    limits : rates that places count with at most, as their few trials are within the noise.
-    expected_per_s : rates by short trials, else by prediction.
-    near : share of the fastest trial that a candidate must be expected to reach to be tried.
-    inputs : parameters of each candidate, in buckets.
+    results : of each place that was tried, whole trials.
+    posterior : of the rates.
     """
 
     predicted: Sequence[ConfigurationCandidate]
@@ -195,206 +168,117 @@ class _Trials:
     progress: TrialsProgress
     results: dict[int, list[ConfigurationTrial]] = field(default_factory=dict)
     spent_s: float = 0.0
-    limits: dict[int, float] = field(default_factory=dict)
-    expected_per_s: list[float] = field(init=False)
-    near: float = _NEAR
-    inputs: np.ndarray = field(init=False)
+    posterior: RatePosterior = field(init=False)
 
     def __post_init__(self) -> None:
-        self.expected_per_s = [candidate.predicted_per_s for candidate in self.predicted]
-        self.inputs = configuration_input([candidate.configuration for candidate in self.predicted])
+        self.posterior = RatePosterior(
+            [candidate.configuration for candidate in self.predicted],
+            [candidate.predicted_per_s for candidate in self.predicted],
+        )
 
     def candidates(self, top: int | None) -> list[ConfigurationCandidate]:
-        """Return all candidates, of which the near ones have been tried."""
+        """Return all candidates, of which some have been tried."""
         if top is None:
             self._short_pass()
-        self._first_pass(top)
-        for done in range(1, ROUNDS):
-            again = self._near(done)
-            if len(again) < 2:
-                break
-            for place in again:
-                if self.spent_s < _CONFIRMED_FROM * self.most_s:
-                    self._run(place)
-        self._confirm()
+        else:
+            self._try_some(top)
+        self._compare(self._fit() if top is None else [*self.results])
+        self._try_until_one_fits()
+        per_s = self.posterior.per_s()
         return [
-            self._estimated(place) if place in self.results else candidate
+            _with_trials(candidate, self.results[place], float(per_s[place]))
+            if place in self.results
+            else candidate
             for place, candidate in enumerate(self.predicted)
         ]
 
-    def _confirm(self) -> None:
-        """Try the fastest until it has as many trials as those that it is faster than by chance.
-
-        A candidate of one trial that is ahead of one of many by less than the error of its mean is
-        run again. If the time is over, it counts as just slower than the other: it is not chosen.
-        """
-        while True:
-            leader = self._leader()
-            fastest = self._estimated(leader)
-            least = fastest.per_s * (1 - _noise(fastest.trials))
-            rivals = [
-                place
-                for place in self.results
-                if len(self.results[place]) > fastest.trials
-                and self._fits(place)
-                and self._estimated(place).per_s >= least
-            ]
-            if not rivals:
-                return
-            if self.spent_s < self.most_s:
-                self._run(leader)
-            else:
-                self.limits[leader] = (1 - _BEHIND) * min(
-                    self._estimated(place).per_s for place in rivals
-                )
-
     def _short_pass(self) -> None:
-        """Run the first operations with each candidate that is predicted within the cap."""
+        """Run the first operations with each candidate that may be the fastest within the cap."""
         sample = self.profile.sample
         count = max(round(_SHORT * len(sample)), _SHORT_LEAST)
         if count > len(sample) / 2:
             return
         first = replace(sample, operations=sample.operations[:count], keys=sample.keys[:count])
-        rates: dict[int, float] = {}
+        tried: list[int] = []
         for place in _within(self.predicted, self.cap):
             if self.spent_s >= _SHORT_PASS * self.most_s:
                 break
-            rates[place] = self._trial(place, first).operations_per_s
-        if not rates:
-            return
-        ratios = [rate / self.expected_per_s[place] for place, rate in rates.items()]
-        others = _correction(np.zeros((len(ratios), 0)), ratios)
-        self.expected_per_s = [
-            rates.get(place, others * predicted)
-            for place, predicted in enumerate(self.expected_per_s)
-        ]
-        self.near = _NEAR_SHORT
+            if tried:
+                ahead, deviation = self.posterior.ahead(self._fastest(tried))
+                if ahead[place] + _SURE * deviation[place] < 0:
+                    continue
+            self._trial(place, first, short=True)
+            tried.append(place)
 
-    def _first_pass(self, top: int | None) -> None:
-        until_s = self.spent_s + _FIRST_PASS * (self.most_s - self.spent_s)
-        for place in self._in_order(stops=top is None):
+    def _try_some(self, top: int) -> None:
+        """Try as many candidates, the next being the one that is expected to be fastest."""
+        untried = self._fit()
+        while untried and sum(map(self._fits, self.results)) < top and self._goes_on():
+            place = self._fastest(untried)
+            untried.remove(place)
             self._run(place)
-            fit = sum(map(self._fits, self.results))
-            if fit and (fit == top or self.spent_s >= until_s):
-                break
 
-    def _in_order(self, *, stops: bool) -> Iterator[int]:
-        """Yield the places to try first; each depends on the trials before.
+    def _compare(self, compared: Sequence[int]) -> None:
+        """Try the fastest or its rival, until no other can be expected to be faster."""
+        while self._goes_on():
+            places = [place for place in compared if self._fits(place)]
+            if not places:
+                return
+            leader = self._fastest(places)
+            gains = self.posterior.expected_gain(leader)
+            rivals = [place for place in places if place != leader and self._may_run(place)]
+            rival = max(rivals, key=lambda place: gains[place], default=leader)
+            tries = len(self.results.get(leader, ()))
+            if tries >= _LEAST and (rival == leader or gains[rival] < _GAIN):
+                return
+            uncertain = max(leader, rival, key=self.posterior.deviation)
+            self._run(
+                leader if tries < _LEAST else uncertain if self._may_run(uncertain) else rival
+            )
 
-        Parameters
-        ----------
-        stops : whether those that are expected to be far behind are left out.
-        """
-        first, others, above = _order(self.predicted, self.expected_per_s, self.cap)
-        yield from first
-        while others:
-            place = max(others, key=self._expected_per_s)
-            fastest = max(self._measured(tried).per_s for tried in self.results)
-            if stops and self._expected_per_s(place) < self.near * fastest:
-                break
-            others.remove(place)
-            yield place
-        for place in above:
-            if not any(map(self._fits, self.results)):
-                yield place
+    def _try_until_one_fits(self) -> None:
+        """Try candidates by their predicted memory while none of those tried is within the cap."""
+        by_memory = sorted(
+            range(len(self.predicted)),
+            key=lambda place: (self.predicted[place].predicted_bytes_per_key, place),
+        )
+        for place in by_memory:
+            if any(map(self._fits, self.results)):
+                return
+            if place not in self.results:
+                self._run(place)
 
-    def _near(self, done: int) -> list[int]:
-        """Return the places to try once more after `done` trials, the fastest first."""
-        least = self._estimated(self._leader()).per_s * (1 - _noise(done))
-        near = [
-            place
-            for place, trials in self.results.items()
-            if len(trials) == done
-            and (self._estimated(place).per_s >= least or (done == 1 and self._best_of_type(place)))
-            and self._fits(place)
-        ]
-        return sorted(near, key=lambda place: -self._estimated(place).per_s)
+    def _goes_on(self) -> bool:
+        """Return whether the time is not over, or none that is within the cap has been tried."""
+        return self.spent_s < self.most_s or not any(map(self._fits, self.results))
 
-    def _leader(self) -> int:
-        return min(self.results, key=lambda place: rank(self._estimated(place), self.cap))
+    def _fit(self) -> list[int]:
+        """Return the places predicted within the cap."""
+        return _within(self.predicted, self.cap)
+
+    def _fits(self, place: int) -> bool:
+        """Return whether a candidate is within the cap: by its trials, if it has some."""
+        results = self.results.get(place)
+        return results is None or self.cap is None or _bytes_per_key(results) <= self.cap
+
+    def _may_run(self, place: int) -> bool:
+        return len(self.results.get(place, ())) < ROUNDS
+
+    def _fastest(self, places: Sequence[int]) -> int:
+        per_s = self.posterior.per_s()
+        return max(places, key=lambda place: per_s[place])
 
     def _run(self, place: int) -> None:
-        self.results.setdefault(place, []).append(self._trial(place, self.profile.sample))
+        outcome = self._trial(place, self.profile.sample, short=False)
+        self.results.setdefault(place, []).append(outcome)
 
-    def _trial(self, place: int, trace: Trace) -> ConfigurationTrial:
+    def _trial(self, place: int, trace: Trace, *, short: bool) -> ConfigurationTrial:
         configuration = self.predicted[place].configuration
         self.progress(f"running {configuration.name}", min(self.spent_s / self.most_s, 1.0))
         outcome = self.provider(configuration, trace)
+        self.posterior.observe(place, outcome.operations_per_s, short=short, at_s=self.spent_s)
         self.spent_s += outcome.seconds
         return outcome
-
-    def _measured(self, place: int) -> ConfigurationCandidate:
-        return _with_trials(self.predicted[place], self.results[place])
-
-    def _expected_per_s(self, place: int) -> float:
-        """Return the rate expected before, corrected as trials of its type (else of all) differ."""
-        alike = self._tried_of_type(place)
-        tried = alike or list(self.results)
-        ratios = [self._measured(p).per_s / self.expected_per_s[p] for p in tried]
-        apart = self.inputs[tried] - self.inputs[place] if alike else np.zeros((len(tried), 0))
-        return self.expected_per_s[place] * _correction(apart, ratios)
-
-    def _estimated(self, place: int) -> ConfigurationCandidate:
-        """Return a candidate whose expected rate counts as one more trial, against their noise."""
-        tried = self._measured(place)
-        share = 1 / (tried.trials + 1)
-        rate = tried.per_s ** (1 - share) * self._expected_per_s(place) ** share
-        return replace(tried, trial_per_s=min(rate, self.limits.get(place, rate)))
-
-    def _best_of_type(self, place: int) -> bool:
-        alike = self._tried_of_type(place)
-        return place == max(alike, key=lambda tried: self._measured(tried).per_s)
-
-    def _tried_of_type(self, place: int) -> list[int]:
-        return [p for p in self.results if _leaf(self.predicted, p) == _leaf(self.predicted, place)]
-
-    def _fits(self, place: int) -> bool:
-        return within(self._measured(place), self.cap)
-
-
-def _noise(trials: int) -> float:
-    """Return the share by which a mean of so many trials may be off."""
-    return _MARGIN_OF_ONE / math.sqrt(trials)
-
-
-def _correction(apart: np.ndarray, ratios: Sequence[float]) -> float:
-    """Return the ratio of measured to predicted rates where `apart` (trials, parameters) is 0.
-
-    It is by ridge regression of the logarithms, so that a trend along a parameter goes on.
-    """
-    inputs = np.column_stack([np.ones(len(apart)), apart])
-    penalty = np.diag([0.0] + [_RIDGE] * apart.shape[1])
-    return math.exp(np.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ np.log(ratios))[0])
-
-
-def _leaf(candidates: Sequence[ConfigurationCandidate], place: int) -> str:
-    return candidates[place].configuration.leaf
-
-
-def _order(
-    candidates: Sequence[ConfigurationCandidate],
-    expected_per_s: Sequence[float],
-    most_bytes_per_key: float | None,
-) -> tuple[list[int], list[int], list[int]]:
-    """Return the places of candidates to try first, those to try then, and those to try last.
-
-    The first are a few by their expected rates, and the best of each further type, so that an error
-    about a whole type is found. The last are those predicted above the cap, by their memory: they
-    are tried while none that was tried is within it.
-    """
-    fit = sorted(_within(candidates, most_bytes_per_key), key=lambda p: -expected_per_s[p])
-    above = sorted(
-        set(range(len(candidates))) - set(fit),
-        key=lambda place: (candidates[place].predicted_bytes_per_key, place),
-    )
-    early = fit[:_EARLY]
-    types = {_leaf(candidates, place) for place in early}
-    for place in fit[len(early) :]:
-        leaf = _leaf(candidates, place)
-        if leaf not in types and expected_per_s[place] * 2 > expected_per_s[fit[0]]:
-            types.add(leaf)
-            early.append(place)
-    return early, [place for place in fit if place not in early], above
 
 
 def _within(
@@ -405,23 +289,21 @@ def _within(
     return [p for p, candidate in enumerate(candidates) if candidate.predicted_bytes_per_key <= cap]
 
 
+def _bytes_per_key(results: Sequence[ConfigurationTrial]) -> float:
+    return results[-1].bytes / results[-1].keys
+
+
 def _with_trials(
-    candidate: ConfigurationCandidate, results: Sequence[ConfigurationTrial]
+    candidate: ConfigurationCandidate, results: Sequence[ConfigurationTrial], per_s: float
 ) -> ConfigurationCandidate:
     return replace(
         candidate,
         trials=len(results),
-        trial_per_s=_rate(results),
-        trial_bytes_per_key=results[-1].bytes / results[-1].keys,
+        trial_per_s=per_s,
+        trial_bytes_per_key=_bytes_per_key(results),
         trial_spread=_spread(results),
         leaves=tuple(results[-1].leaves),
     )
-
-
-def _rate(results: Sequence[ConfigurationTrial]) -> float:
-    """Return the mean of the faster half: other work slows some trials, and makes none faster."""
-    rates = sorted((trial.operations_per_s for trial in results), reverse=True)
-    return mean(rates[: (len(rates) + 1) // 2])
 
 
 def _spread(results: Sequence[ConfigurationTrial]) -> float | None:

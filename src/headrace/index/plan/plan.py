@@ -44,8 +44,7 @@ class ConfigurationCandidate:
     predicted_per_s, predicted_bytes_per_key : by the throughput model.
     read_ns, write_ns : time of a find and of an insert, for the frontier.
     trials : how many times the sample was run; without, the next are 0.
-    trial_per_s : operations per second: the mean of the faster half of the trials, with what those
-        of the same type let expect as one more.
+    trial_per_s : operations per second, expected by all trials and the prediction.
     trial_bytes_per_key : at the end of the sample.
     trial_spread : distance of the quartiles of the trials' rates over their median; None: one trial
         or none, or a plan of an earlier version.
