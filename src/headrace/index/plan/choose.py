@@ -46,7 +46,7 @@ _GAIN = 0.001
 _LEAST = 2
 """Trials of what is chosen: of one each, trials do not tell how noisy they are."""
 
-MOST_S = 7.0
+MOST_S = 6.5
 """Time of all trials after which no more begin, by the provider's clock."""
 
 _MARGIN = 1.15
