@@ -61,7 +61,7 @@ PARAMETERS = {
 PUBLISHED = {**WORKLOADS, "squeezenet1_1": SQUEEZENET}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_networks_have_the_published_numbers_of_parameters(name: str) -> None:
     workload = PUBLISHED[name]

@@ -12,7 +12,7 @@ from tests.conformance import warm
 from tests.conformance.warm import command, environment, processor_s
 from tests.waiting import HANG_S, wait_until
 
-SAMPLED = pytest.mark.sampled(2, of="forked ranks")
+SAMPLED = pytest.mark.sampled(1, of="forked ranks")
 
 
 def run(code: str, number: int = 0, **settings: str) -> subprocess.CompletedProcess[str]:

@@ -46,7 +46,7 @@ def test_the_whole_demo_on_shaped_links(
     assert teardown.namespaces_of(show.run) == []
 
 
-@pytest.mark.sampled(2, of="whole jobs")
+@pytest.mark.sampled(1, of="whole jobs")
 def test_the_demo_on_loopback_is_paced_and_says_so(
     backend_registered: None, forked_ranks: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from headrace.launch.roles import Role, Roles, Start, start_local
 from headrace.testbed import Testbed, TestbedSpec, privileges
 from tests.waiting import ENDLESS_S, HANG_S
 
-SAMPLED = pytest.mark.sampled(2, of="kills")
+SAMPLED = pytest.mark.sampled(1, of="kills")
 
 RANKS = 4
 VICTIM = 2

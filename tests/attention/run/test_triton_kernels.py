@@ -45,7 +45,7 @@ def lines(*arguments: str, **variables: str) -> list[Any]:
 
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_every_format_and_shape_agrees_with_numpy(sample: Sample) -> None:
-    numbers = sample.of(range(len(CASES)), 3)
+    numbers = sample.of(range(len(CASES)), 1)
     *differences, (_, nan_heads) = lines(*map(str, numbers), TRITON_INTERPRET="1")
     assert [name for name, _ in differences] == [CASES[number].name for number in numbers]
     for number, (name, difference) in zip(numbers, differences, strict=True):

@@ -23,7 +23,7 @@ from headrace.topology import Topology
 from tests.collectives.adapt.clusters import SimulatedJob, book_for, network
 from tests.conftest import GOLDEN
 
-SAMPLED = pytest.mark.sampled(3, of="coordinators")
+SAMPLED = pytest.mark.sampled(2, of="coordinators")
 
 SIZE = 4 << 20
 LIMITS = Limits(look_every_s=1.0)

@@ -110,7 +110,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
 
 
-@pytest.mark.sampled(2, of="whole jobs")
+@pytest.mark.sampled(1, of="whole jobs")
 def test_a_slow_host_is_noticed_and_plans_are_changed_for_it(story: tuple[Said, Path]) -> None:
     """The gain and its delay are bars of the benchmark `network` (`autotune-...`)."""
     said, folder = story

@@ -23,7 +23,7 @@ from tests.collectives.measure.imports.iperf_json import result, write
 from tests.collectives.measure.network import Network, shuffled_racks
 from tests.waiting import JOB_S
 
-SAMPLED = pytest.mark.sampled(2, of="collective commands")
+SAMPLED = pytest.mark.sampled(1, of="collective commands")
 
 TOPOLOGY, _ = shuffled_racks((2, 2), 3)
 TESTBED = """

@@ -11,7 +11,7 @@ from headrace.errors import CommunicationError
 from headrace.topology import Link, SharedCapacity, Topology
 from tests.collectives.measure.network import Network, shuffled_racks
 
-SAMPLED = pytest.mark.sampled(3, of="surveys")
+SAMPLED = pytest.mark.sampled(2, of="surveys")
 
 PLENTY = ProbeEffort(budget_s=1000.0)
 

@@ -263,7 +263,7 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
     return said
 
 
-@pytest.mark.sampled(2, of="whole jobs")
+@pytest.mark.sampled(1, of="whole jobs")
 def test_a_job_on_a_testbed_measures_it_once_and_plans_by_that(tmp_path: Path) -> None:
     """Detected racks are a bar of the benchmark `network`: on a busy machine they differ."""
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:

@@ -31,7 +31,7 @@ def reports(*arguments: str, without: int = -1) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.sampled(2, of="whole jobs")
+@pytest.mark.sampled(1, of="whole jobs")
 def test_every_call_is_right_and_of_the_same_plan_everywhere() -> None:
     first, *others = reports(str(CALLS), "1")
     for report in (first, *others):

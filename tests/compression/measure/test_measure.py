@@ -35,7 +35,7 @@ TENSORS = [
 CODECS = ["bf16", "minmax:4", "sign", "topk:1%", "powersgd:2", "randomk:1%", "fp8"]
 
 
-@pytest.mark.sampled(2, of="whole jobs")
+@pytest.mark.sampled(1, of="whole jobs")
 def test_a_profile_of_a_job_has_all_parameters_and_times_and_is_advised(tmp_path: Path) -> None:
     found = measure_locally(ranks=2, codecs=["bf16", "minmax:4"], bucket_cap_mb=1.0, steps=3)
     model, _ = example.perceptron()

@@ -34,7 +34,7 @@ COMMITTED = 2
 """Commits in the folder before a job begins that loses a process."""
 END = 4
 """Commits that are made then: after the first one the files of the earlier start are removed."""
-SAMPLED = 3
+SAMPLED = 1
 """Operations that `make test` tries, of one role."""
 
 

@@ -16,7 +16,7 @@ from headrace.index.tables import LEAVES
 from headrace.index.trace import FIND, INSERT, Trace
 from tests.index.plan.models import FakeTrials, profile, random_model
 
-SAMPLED = pytest.mark.sampled(2, of="choices")
+SAMPLED = pytest.mark.sampled(1, of="choices")
 
 MODEL = random_model()
 

@@ -213,7 +213,7 @@ def test_options_of_fit_are_those_of_blocks(chain: Chain) -> None:
         fit_blocks(chain, list(chain.layers), sample(), "1GiB", offload=True)
 
 
-@pytest.mark.sampled(2, of="whole jobs")
+@pytest.mark.sampled(1, of="whole jobs")
 def test_gradients_under_fsdp(cache_folder: Path) -> None:
     with ranks(2, JOB, "gloo", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as processes:
         texts = outputs(processes)

@@ -199,7 +199,7 @@ def fitted_extended(
     return fit(model, samples, "10MiB", cache=False), eager
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "further",
     [
@@ -225,7 +225,7 @@ def test_outputs_of_a_padded_call_have_eagers_shapes(
     assert len(fitted.plans) == 2
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "further",
     [

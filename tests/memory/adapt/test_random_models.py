@@ -92,7 +92,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(make.LIMITS, SolveEffort.QUICK, limits)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(10))
 def test_random_networks_are_eagers_within_the_budget(seed: int) -> None:
     random = Random(seed)

@@ -46,7 +46,7 @@ def gradients_after(run: Any, model: nn.Module, steps: int = 3) -> list[Tensor |
     return [each.grad for each in model.parameters()]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_accumulated_gradients_are_eagers(case: str) -> None:
     torch.manual_seed(7)

@@ -69,7 +69,7 @@ def test_what_there_is() -> None:
     assert set(ways) == {"in place", "from input in place", "from signs in place"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_equal_eager_ones(case: str) -> None:
     model, inputs, captured = captured_case(case)

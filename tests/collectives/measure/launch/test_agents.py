@@ -21,7 +21,7 @@ from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import BYTES_PER_MB
 
 PROFILE = Path(__file__).parents[3] / "golden" / "written" / "profile.headrace"
-SAMPLED = pytest.mark.sampled(2, of="measuring agents")
+SAMPLED = pytest.mark.sampled(1, of="measuring agents")
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"

@@ -72,11 +72,11 @@ SERVES_EVERYTHING = {"matching", "sketches"}
 def test_some_serve_everything_everywhere(sample: Sample) -> None:
     for row in SEARCH_GENERATORS:
         if row.name in SERVES_EVERYTHING:
-            for collective in sample.of(STANDARD, 3):
+            for collective in sample.of(STANDARD, 2):
                 assert programs(row, TOPOLOGIES[1], collective), (row.name, collective)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_equal_seeds_give_equal_programs(row: Generator) -> None:
     method = Method(model=FULL, engine=NativeSearch(), effort="quick", seed=11)
@@ -93,7 +93,7 @@ def test_equal_seeds_give_equal_programs(row: Generator) -> None:
         assert served
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("engine", [None, NativeSearch()], ids=["without", "engine"])
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_given_chunks_are_made_or_refused(row: Generator, engine: NativeSearch | None) -> None:
