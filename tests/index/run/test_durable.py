@@ -458,6 +458,24 @@ def test_a_folder_that_was_not_opened_is_not_locked(
     assert full.value.__traceback__ is not None
 
 
+def test_a_scan_ends_where_the_rows_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside commits of another thread it had no more rows than there were when it began."""
+    size = DurableIndex.__len__
+
+    def size_before_a_commit(index: DurableIndex) -> int:
+        count = size(index)
+        index.insert([2, 3, 4], 0)
+        return count
+
+    with opened(tmp_path / "index") as index:
+        index.insert(1, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(DurableIndex, "__len__", size_before_a_commit)
+            keys, values = index.scan(0, 10)
+        assert keys.tolist() == [1, 2, 3, 4]
+        assert values.tolist() == [1, 0, 0, 0]
+
+
 @pytest.mark.parametrize("change", ["replace", "insert"])
 def test_a_snapshot_is_of_one_moment(tmp_path: Path, change: str) -> None:
     """It mixed rows from before and after a replacement, and waited for commits to pause."""

@@ -285,8 +285,13 @@ class DurableIndex(KeyedRows):
 
     def scan(self, first: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first `count` keys that are not below `first`, ascending, and their values."""
-        most = min(count_as("count", count, 0), len(self) + 1)
-        return self._scan(self._code(first, 0), _LAST, most)
+        most, code = count_as("count", count, 0), self._code(first, 0)
+        while True:
+            room = min(most, len(self) + 1)
+            keys, values = self._scan(code, _LAST, room)
+            if len(keys) < room or room == most:
+                return keys, values
+            # full although there was room for all: other threads have committed meanwhile
 
     def range(self, low: Any = None, high: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the keys from `low` to below `high`, ascending, and their values.
