@@ -219,6 +219,9 @@ def test_equality_is_of_keys_and_values() -> None:
     assert dates == {date(2024, 1, 1): 1, np.datetime64("2024-01-02", "ns"): 2}
     assert dates != {date(2024, 1, 1): 1, date(2024, 1, 2): 3}
     assert dates != {date(2024, 1, 1): 1, 5: 2}
+    days = Index(dates.keys())  # was no set of dates of Python
+    assert days == {date(2024, 1, 1), np.datetime64("2024-01-02", "ns")}
+    assert days not in ({date(2024, 1, 1), date(2024, 1, 3)}, {date(2024, 1, 1), 5}, {1, 2})
     assert index != 3
     with pytest.raises(TypeError, match="unhashable"):
         hash(index)

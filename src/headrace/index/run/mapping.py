@@ -325,9 +325,7 @@ class MappingMethods(OrderedReads):
             return True
         if isinstance(other, MappingMethods):
             return self._equals(other)
-        if self._value_dtype is None:
-            return isinstance(other, Set) and len(self) == len(other) and set(self) == other
-        if not isinstance(other, Mapping):
+        if not isinstance(other, Set if self._value_dtype is None else Mapping):
             return NotImplemented
         if len(self) != len(other):
             return False
@@ -337,6 +335,8 @@ class MappingMethods(OrderedReads):
                 keys = self._column(list(other)).view(self._dtype)
             except KeysError:
                 return False
+        if not isinstance(other, Mapping):
+            return set(self) == set(keys)
         return dict(self.items()) == dict(zip(keys, other.values(), strict=True))
 
     def _equals(self, other: "MappingMethods") -> bool:
