@@ -81,11 +81,11 @@ class CommittingJob(InProcessJob):
     positions : of the commits, in their order.
     """
 
-    def __init__(self, folder: Path, commit_every: int = 0) -> None:
+    def __init__(self, folder: Path, commit_every: int = 0, data: ListData = DATA) -> None:
         self.positions: list[Mapping[str, int]] = []
         state = CommitFolder(folder)
         self.made = JobCommits(folder=state, start=state.begin(), mark=None, report=self._note)
-        super().__init__(DATA, commit_every=commit_every, commits=self.made)
+        super().__init__(data, commit_every=commit_every, commits=self.made)
 
     def _note(self, fields: Mapping[str, Any]) -> None:
         self.positions.append({name: fields[name] for name in POSITION})

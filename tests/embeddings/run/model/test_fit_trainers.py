@@ -1,7 +1,7 @@
 """Two trainers' steps are those of one process, where shares are empty and a scaler skips some."""
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headrace.embeddings import EmbeddingError, LoaderData
-from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job.job_processes import JobHosts
 from headrace.embeddings.run.job.supervisor import run_embedding_job
 from headrace.embeddings.run.model.fit import fit_connected
-from headrace.embeddings.run.trainers.connections import JobCommits
+from headrace.embeddings.run.model.fitted import Batch
 from headrace.errors import CommunicationError
 from headrace.executor import Executor
 from tests.conformance.groups import each, group
 from tests.embeddings.run import bags_job
 from tests.embeddings.run.in_process import InProcessJob, clicks
 from tests.embeddings.run.job.test_job import job_options
+from tests.embeddings.run.model.fits import CommittingJob
 from tests.embeddings.run.models import torch_batches
 from tests.waiting import no_hang
 
@@ -65,6 +65,9 @@ def test_two_trainers_skip_the_same_steps_and_refuse_alike(tmp_path: Path) -> No
     torch.testing.assert_close(torch.cat(scores).sort()[0], whole.sort()[0], rtol=1e-9, atol=1e-9)
 
 
+DATA = clicks([20], [8] * 2)
+
+
 class Rows(nn.Module):
     """Rows alone: without a dense part trainers can be threads of one process."""
 
@@ -76,22 +79,54 @@ class Rows(nn.Module):
         return self.table(ids).sum((1, 2))
 
 
+class FittedRows:
+    """Rows of a job that a trainer has fitted.
+
+    Attributes
+    ----------
+    model, batches : as fit returns them.
+    """
+
+    def __init__(
+        self,
+        job: InProcessJob,
+        executor: Executor,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    ) -> None:
+        model = Rows()
+        self._optimizer = optimizer([*model.parameters()], lr=0.1)
+        self.model, self.batches = fit_connected(
+            model, job.data, optimizer=self._optimizer, connect=job.connect(executor)
+        )
+
+    def step(self, batch: Batch) -> None:
+        """Train on a batch."""
+        self.model(*batch[:2]).mean().backward()
+        self._optimizer.step()
+
+    def train(self) -> None:
+        """Train on an epoch."""
+        for batch in self.batches:
+            self.step(batch)
+
+
+def at_two_trainers(act: Callable[[Executor], None]) -> None:
+    """Act at both at once."""
+    with no_hang(), group(2) as executors:
+        each(executors, act)
+
+
 def test_the_others_get_the_error_of_a_loop() -> None:
     """Theirs was that a trainer had closed its batches, and could be told as the job's failure."""
-    data = clicks([20], [8] * 6)
-    job = InProcessJob(data)
+    job = InProcessJob(clicks([20], [8] * 6))
 
     def train(executor: Executor) -> None:
-        model = Rows()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        connect = job.connect(executor)
-        model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
-        with batches:
-            for number, (dense, ids, _) in enumerate(batches):
-                model(dense, ids).mean().backward()
+        rows = FittedRows(job, executor)
+        with rows.batches:
+            for number, batch in enumerate(rows.batches):
                 if executor.rank == 1 and number == 3:
                     raise ValueError("a loss is NaN")
-                optimizer.step()
+                rows.step(batch)
 
     def act(executor: Executor) -> None:
         kind, text = (CommunicationError, "trainer 1 failed: ValueError: a loss is NaN")
@@ -100,56 +135,40 @@ def test_the_others_get_the_error_of_a_loop() -> None:
         with pytest.raises(kind, match=text):
             train(executor)
 
-    with ExitStack() as stack:
-        stack.enter_context(no_hang())
-        each(stack.enter_context(group(2)), act)
+    at_two_trainers(act)
 
 
 def test_trainers_evaluate_no_loader_that_shuffles_at_each_of_them() -> None:
     """Each had its share of batches in an order of its own: some examples twice, others not."""
-    data = clicks([20], [8] * 2)
-    job = InProcessJob(data)
+    job = InProcessJob(DATA)
     examples = TensorDataset(torch.zeros(8, 3), torch.zeros(8, 1, dtype=torch.int64))
     shuffled = LoaderData(DataLoader(examples, batch_size=4, shuffle=True), batch=4, columns=1)
     ordered = LoaderData(DataLoader(examples, batch_size=4), batch=4, columns=1)
 
     def act(executor: Executor) -> None:
-        model = Rows()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        connect = job.connect(executor)
-        _, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
-        with batches:
+        with FittedRows(job, executor).batches as batches:
             with pytest.raises(EmbeddingError, match="order is that of a RandomSampler without a"):
                 batches.evaluate(shuffled)
             assert [len(ids) for _, ids in batches.evaluate(ordered)] == [2, 2]
 
-    with ExitStack() as stack:
-        stack.enter_context(no_hang())
-        each(stack.enter_context(group(2)), act)
+    at_two_trainers(act)
 
 
 def test_trainers_evaluate_each_example_of_a_loader_whose_generators_they_seed_otherwise() -> None:
     """By their ranks, as scripts do: some examples were evaluated twice, others not."""
-    data = clicks([20], [8] * 2)
-    job = InProcessJob(data)
+    job = InProcessJob(DATA)
     features = torch.arange(8.0)[:, None].expand(8, 3)
     examples = TensorDataset(features, torch.zeros(8, 1, dtype=torch.int64))
     evaluated: list[float] = []
 
     def act(executor: Executor) -> None:
-        model = Rows()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        connect = job.connect(executor)
-        _, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
         generator = torch.Generator().manual_seed(executor.rank)
         loader = DataLoader(examples, batch_size=4, shuffle=True, generator=generator)
-        with batches:
+        with FittedRows(job, executor).batches as batches:
             for dense, _ in batches.evaluate(LoaderData(loader, batch=4, columns=1)):
                 evaluated.extend(dense[:, 0].tolist())
 
-    with ExitStack() as stack:
-        stack.enter_context(no_hang())
-        each(stack.enter_context(group(2)), act)
+    at_two_trainers(act)
     assert sorted(evaluated) == [*range(8)]
 
 
@@ -161,89 +180,51 @@ def test_a_trainer_that_saves_alone_is_named(
     tmp_path: Path, is_committed: bool, place: str
 ) -> None:
     """As by `if rank == 0:`. It counted as the others' next epoch, which waited half an hour."""
-    data = clicks([20], [8] * 2)
-    folder = CommitFolder(tmp_path / "job")
-    start = folder.begin()
-    commits = JobCommits(folder=folder, start=start, mark=None, report=lambda fields: None)
-    job = InProcessJob(data, commits=commits if is_committed else None)
+    job = CommittingJob(tmp_path / "job", data=DATA) if is_committed else InProcessJob(DATA)
 
     def act(executor: Executor) -> None:
-        model = Rows()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        connect = job.connect(executor)
-        model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
-        for dense, ids, _ in batches:
-            model(dense, ids).mean().backward()
-            optimizer.step()
+        rows = FittedRows(job, executor)
+        rows.train()
         if executor.rank == 0:
             with pytest.raises(EmbeddingError, match=f"is at the export, trainer 1 at {place}: "):
-                batches.save(tmp_path / "rows")
+                rows.batches.save(tmp_path / "rows")
         else:
             with pytest.raises(EmbeddingError, match=f"is at {place}, trainer 0 at the export: "):
-                next(iter(batches))
+                next(iter(rows.batches))
 
-    with ExitStack() as stack:
-        stack.enter_context(no_hang())
-        each(stack.enter_context(group(2)), act)
+    at_two_trainers(act)
 
 
 def test_a_trainer_that_left_after_an_import_ends_the_commit_of_the_others(tmp_path: Path) -> None:
     """The servers' commit of the loaded rows waited for it, up to the deadline of their calls."""
-    data = clicks([20], [8] * 2)
-    folder = CommitFolder(tmp_path / "job")
-    start = folder.begin()
-    commits = JobCommits(folder=folder, start=start, mark=None, report=lambda fields: None)
-    job = InProcessJob(data, commits=commits)
+    job = CommittingJob(tmp_path / "job", data=DATA)
 
     def act(executor: Executor) -> None:
-        model = Rows()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        connect = job.connect(executor)
-        model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
-        for dense, ids, _ in batches:
-            model(dense, ids).mean().backward()
-            optimizer.step()
-        batches.save(tmp_path / "rows")
-        batches.load(tmp_path / "rows")
+        rows = FittedRows(job, executor)
+        rows.train()
+        rows.batches.save(tmp_path / "rows")
+        rows.batches.load(tmp_path / "rows")
         if executor.rank == 1:
             executor.close()
             return
         with pytest.raises(CommunicationError, match="rank 1"):
-            batches.close()
+            rows.batches.close()
 
-    with ExitStack() as stack:
-        stack.enter_context(no_hang())
-        each(stack.enter_context(group(2)), act)
+    at_two_trainers(act)
 
 
 def test_all_trainers_go_on_from_the_steps_of_imported_rows(tmp_path: Path) -> None:
     """The first one alone reads the files; their optimizers weigh moments by the steps, too."""
-    data = clicks([20], [8] * 2)
-    folder = CommitFolder(tmp_path / "job")
-    committed: list[int] = []
-    commits = JobCommits(
-        folder=folder,
-        start=folder.begin(),
-        mark=None,
-        report=lambda fields: committed.append(fields["steps"]),
-    )
-    jobs = [InProcessJob(data), InProcessJob(data, commits=commits)]
+    first, second = InProcessJob(DATA), CommittingJob(tmp_path / "job", data=DATA)
 
     def act(executor: Executor) -> None:
-        for number, job in enumerate(jobs):
-            model = Rows()
-            optimizer = torch.optim.SparseAdam([*model.parameters()], lr=0.1)
-            connect = job.connect(executor)
-            model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
-            if number > 0:
-                batches.load(tmp_path / "rows")
-            for dense, ids, _ in batches:
-                model(dense, ids).mean().backward()
-                optimizer.step()
-            batches.save(tmp_path / "rows", state=True)
-            batches.close()
+        for job in (first, second):
+            rows = FittedRows(job, executor, torch.optim.SparseAdam)
+            if job is second:
+                rows.batches.load(tmp_path / "rows")
+            rows.train()
+            rows.batches.save(tmp_path / "rows", state=True)
+            rows.batches.close()
 
-    with ExitStack() as stack:
-        stack.enter_context(no_hang())
-        each(stack.enter_context(group(2)), act)
-    assert committed == [4, 4]
+    at_two_trainers(act)
+    assert [position["steps"] for position in second.positions] == [4, 4]
