@@ -32,7 +32,8 @@ def job_progress(
     ------
     A function for the job's samples; one that returns the job's times, None before the first.
     """
-    latest: list[JobTimes] = []
+    latest: JobTimes | None = None
+    latest_end_s = 0.0
     printed_s = time.monotonic()
 
     def show(text: str) -> None:
@@ -44,16 +45,14 @@ def job_progress(
             errors.print(text, markup=False)
 
     def on_sample(times: JobTimes, sample: TimesSample) -> None:
-        before_s = latest_end_s[0]
-        latest_end_s[0] = sample.end_s
-        latest[:] = [times]
-        text = progress_text(times, sample, sample.end_s - before_s, commit_every)
-        if text:
+        nonlocal latest, latest_end_s
+        seconds = sample.end_s - latest_end_s
+        latest, latest_end_s = times, sample.end_s
+        if text := progress_text(times, sample, seconds, commit_every):
             show(text)
 
-    latest_end_s = [0.0]
     with console.status("the job starts") as status:
-        yield on_sample, lambda: latest[0] if latest else None
+        yield on_sample, lambda: latest
 
 
 def progress_text(
