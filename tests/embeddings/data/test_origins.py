@@ -18,6 +18,7 @@ from headrace.embeddings import (
 )
 from headrace.embeddings.data.loader import LoaderData
 from headrace.embeddings.data.origins import example_origin, first_outside, origin_in_order
+from headrace.embeddings.data.parquet_columns import MISSING
 from tests.embeddings.data.test_avazu import ROW, content
 from tests.embeddings.data.test_criteo import LINE
 
@@ -86,3 +87,14 @@ def test_the_first_id_outside_its_table_and_its_example(
         [np.array(ids, np.int64)], [None if lengths is None else np.array(lengths)], [table]
     )
     assert (None if outside is None else (outside.id, outside.example)) == expected
+
+
+def test_the_id_of_a_missing_value_is_named_as_that() -> None:
+    """The remedy was a table of more rows than a table can have."""
+    table = EmbeddingTable(name="items", rows=10, dim=2)
+    outside = first_outside([np.array([3, MISSING])], [None], [table])
+    assert outside is not None
+    assert str(outside.error("a.parquet: row 2")) == (
+        f"a.parquet: row 2: table items: id {MISSING}, as of a missing value, needs 0 to 9: fill "
+        "it in the data, or name the rows of tables in its layout (rows=)"
+    )

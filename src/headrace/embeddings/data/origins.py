@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.embeddings.data.files import AvazuData, CriteoData, ExampleData, ParquetData
 from headrace.embeddings.data.parquet import parquet_batches, rows_of_file
+from headrace.embeddings.data.parquet_columns import MISSING
 from headrace.embeddings.data.parts import ReaderPart, batch_lines, parsed_lines
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import EmbeddingError
@@ -29,10 +30,14 @@ class OutsideId(NamedTuple):
         ----------
         origin : of the example.
         """
-        remedy = "" if self.id < 0 else ": give the table more rows, or the data smaller ids"
+        name, remedy = str(self.id), ""
+        if self.id == MISSING:  # no table has as many rows
+            name += ", as of a missing value"
+            remedy = ": fill it in the data, or name the rows of tables in its layout (rows=)"
+        elif self.id >= 0:
+            remedy = ": give the table more rows, or the data smaller ids"
         return EmbeddingError(
-            f"{origin}: table {self.table.name}: id {self.id}, needs 0 to {self.table.most_id}"
-            f"{remedy}"
+            f"{origin}: table {self.table.name}: id {name}, needs 0 to {self.table.most_id}{remedy}"
         )
 
 
