@@ -135,6 +135,14 @@ def test_a_folder_with_files_of_two_saves_is_refused(executor: Executor, tmp_pat
             batches.load(tmp_path)
 
 
+def test_a_format_that_does_not_exist_is_refused(executor: Executor, tmp_path: Path) -> None:
+    """Files were NumPy's under its name, and a load did not see them."""
+    _, batches, _, _ = fitted_model(executor)
+    with batches, pytest.raises(EmbeddingError, match="file_format is 'csv', needs parquet or npz"):
+        batches.save(tmp_path / "rows", file_format=cast("TableFileFormat", "csv"))
+    assert not (tmp_path / "rows").exists()
+
+
 def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -> None:
     _, batches, _, _ = fitted_model(executor)
     with batches:

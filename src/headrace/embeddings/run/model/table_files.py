@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,14 @@ def save_tables(
     Parameters
     ----------
     steps : of training, with which rows have the optimizer's state; None: they are without it.
+
+    Raises
+    ------
+    EmbeddingError : there is no such format.
     """
+    if file_format not in get_args(TableFileFormat):
+        formats = " or ".join(get_args(TableFileFormat))
+        raise EmbeddingError(f"file_format is {file_format!r}, needs {formats}")
     folder.mkdir(parents=True, exist_ok=True)
     write = _write_parquet if file_format == "parquet" else _write_npz
     for number, table in enumerate(description.tables):
