@@ -105,6 +105,15 @@ def test_a_mark_is_that_of_one_job_and_its_data(job: JobDescription, tmp_path: P
         mark.check(job)
 
 
+def test_a_job_may_reject_other_lines_than_its_commit(job: JobDescription) -> None:
+    """A line that is no example ended a job for good: what its error advises was another job."""
+    data = {**job.data, "most_rejected": 0.0, "rejects": None}
+    mark = mark_of(replace(job, data=data), 1, 3)
+    mark.check(replace(job, data={**data, "most_rejected": 0.01, "rejects": "rejects.tsv"}))
+    with pytest.raises(EmbeddingError, match="differs in data from that of commit 3"):
+        mark.check(replace(job, data={**data, "most_rejected": 0.01, "batch": 8}))
+
+
 def test_a_mark_that_lacks_the_rows_of_a_large_table_is_refused(job: JobDescription) -> None:
     """Earlier versions noted tables above 2^27 rows as hashed ones."""
     (table,) = job.tables

@@ -30,6 +30,9 @@ _SCHEMA = 2
 _MARKS = 2
 """That are kept: the newest one, and the one before it while that one's files are removed."""
 
+_REJECTION = ("most_rejected", "rejects")
+"""Fields of data that move no example to another batch."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
@@ -108,7 +111,7 @@ class Mark:
         ------
         EmbeddingError : it is another job, or a file of its data has changed.
         """
-        difference = replace(self.job, slots=description.slots).difference(description)
+        difference = _of_results(self.job).difference(_of_results(description))
         if difference == "tables" and (name := self._unbounded(description)) is not None:
             raise EmbeddingError(
                 f"commit {self.commit} is of an earlier version of headrace, which kept no number "
@@ -137,6 +140,12 @@ class Mark:
             ),
             None,
         )
+
+
+def _of_results(job: JobDescription) -> JobDescription:
+    """Return a description without the fields that change no result: a job may change these."""
+    data = {name: value for name, value in job.data.items() if name not in _REJECTION}
+    return replace(job, slots=(), data=data)
 
 
 def data_files(data: Mapping[str, Any]) -> tuple[DataFile, ...]:

@@ -46,7 +46,7 @@ class ServerStart:
 
         Parameters
         ----------
-        description : equal to that of `begin`, but for slots, which servers do not have.
+        description : equal to that of `begin`, but for slots and for lines that data may reject.
 
         Raises
         ------
