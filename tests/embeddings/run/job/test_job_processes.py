@@ -17,6 +17,7 @@ class AnsweringRoles:
 
     def __init__(self) -> None:
         self.settings: dict[ProcessKey, Mapping[str, Any]] = {}
+        self.waits_s: list[float] = []
         self._answers: Iterator[ProcessKey] = iter(())
 
     def __enter__(self) -> None:
@@ -29,7 +30,7 @@ class AnsweringRoles:
 
     def next(self, what: str, timeout_s: float) -> tuple[ProcessKey, Mapping[str, Any]]:
         assert what
-        assert timeout_s > 0
+        self.waits_s.append(timeout_s)
         return next(self._answers), {"address": "127.0.0.1:1"}
 
     def end(self) -> None:
@@ -45,3 +46,16 @@ def test_servers_know_with_how_many_they_share_the_memory_of_their_host() -> Non
     with processes:
         servers = [roles.settings["server", number] for number in range(3)]
     assert [options["of_host"] for options in servers] == [2, 1, 2]
+
+
+def test_a_script_that_reads_may_load_its_data_before_it_serves() -> None:
+    """It had five minutes for that, of which trainers have half an hour."""
+    longest_s: list[float] = []
+    for read_with in (None, ["train.py"]):
+        processes = JobProcesses(JobOptions(deadline_s=1800.0), JobHosts(), read_with=read_with)
+        roles = AnsweringRoles()
+        processes.roles = roles  # pyright: ignore[reportAttributeAccessIssue]
+        with processes:
+            longest_s.append(max(roles.waits_s))
+    own_s, of_script_s = longest_s
+    assert 0 < own_s <= 300 < of_script_s <= 1800

@@ -26,7 +26,7 @@ RETURN_S = 60.0
 """Scripts of one job get to `fit` at about the same time, on hosts of about the same speed."""
 
 _START_S = 300.0
-"""For all processes; a script that reads loads torch first."""
+"""For processes of headrace's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +182,8 @@ class JobProcesses:
         self.options = options
         self.hosts = hosts
         self.readers_restart = readers_restart
+        # a script that reads loads its data before it serves, as trainers do before they join
+        self._start_s = _START_S if read_with is None else max(_START_S, options.deadline_s)
         self.secret = secrets.token_hex(32)
         self.address = ""
         self._serving: Mapping[str, tuple[RoleHost, ...]] = {
@@ -291,7 +293,7 @@ class JobProcesses:
         """Wait for the addresses of processes, by kind and number."""
         awaited = [key for kind in kinds for key in self.keys_of(kind)]
         addresses: dict[ProcessKey, str] = {}
-        until = time.monotonic() + _START_S
+        until = time.monotonic() + self._start_s
         while len(addresses) < len(awaited):
             key, message = self.roles.next(_STARTING, max(0.0, until - time.monotonic()))
             if message is None and self.roles.exit_code(key) == 0:
