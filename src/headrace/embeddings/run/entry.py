@@ -1,6 +1,6 @@
 """The entry of a user's script: `fit` joins the job that the script was started for."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -80,11 +80,12 @@ class TrainingBatches(Protocol):
         """Sums over this trainer's steps so far: seconds by part, rows and bytes."""
         ...
 
-    def evaluate(self, data: ExampleData) -> Iterator[tuple[Any, ...]]:
+    def evaluate(self, data: ExampleData) -> Generator[tuple[Any, ...]]:
         """Yield this trainer's share of every batch of evaluation data.
 
         The model is in its mode for evaluation meanwhile. Rows are read from the servers, and none
-        is created: one that training has not used has its initial values.
+        is created: one that training has not used has its initial values. Where an
+        iterator that a loop has left is held, as by a progress bar, its `close()` ends it.
 
         Raises
         ------

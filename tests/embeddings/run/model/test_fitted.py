@@ -114,6 +114,18 @@ def test_an_iterator_that_is_dropped_unused_is_no_epoch_and_no_evaluation(
         steps(fitted, epoch, [optimizer])
 
 
+def test_an_evaluation_that_is_left_ends_as_its_iterator_is_closed(executor: Executor) -> None:
+    """A progress bar holds it: the remedy was to close the batches, which ends the job."""
+    fitted, batches, optimizer, _ = fitted_model(executor)
+    with batches:
+        evaluation = batches.evaluate(DATA)
+        next(evaluation)
+        with pytest.raises(EmbeddingError, match="an evaluation has not ended, .* or close that$"):
+            iter(batches)
+        evaluation.close()
+        assert len(steps(fitted, batches, [optimizer])) == len(DATA.batches)
+
+
 def test_batches_belong_to_the_process_that_made_them(executor: Executor) -> None:
     """A child that ended closed its parent's connections, and ended the processes of its job."""
     fitted, batches, optimizer, job = fitted_model(executor)

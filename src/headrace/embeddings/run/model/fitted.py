@@ -48,6 +48,7 @@ Ids are [examples, columns]; where a column has bags, a tuple with [examples] fo
 """
 
 _ROWS_TAG = TAG + 1
+_EVALUATION = "an evaluation"
 
 
 class FittedBatches:
@@ -123,7 +124,7 @@ class FittedBatches:
         self._check_free(f"epoch {self._epoch}")
         return self._epoch_batches()
 
-    def evaluate(self, data: ExampleData) -> Iterator[Batch]:
+    def evaluate(self, data: ExampleData) -> Generator[Batch]:
         """As in `TrainingBatches`."""
         check_data(data)
         if data.columns != self._leaves.column_count:
@@ -133,7 +134,7 @@ class FittedBatches:
             )
         if isinstance(data, LoaderData) and self._connections.executor.ranks > 1:
             data.share_order(self._description.seed)
-        self._check_free("an evaluation")
+        self._check_free(_EVALUATION)
         return self._evaluation_batches(data)
 
     def weights(self) -> dict[str, Tensor]:
@@ -252,9 +253,10 @@ class FittedBatches:
                 f"the batches are closed: {purpose} needs another fit, of a new model"
             )
         if self._busy is not None:
+            remedy = "close the batches" if self._busy != _EVALUATION else "close that"
             raise EmbeddingError(
                 f"{self._busy} has not ended, which {purpose} needs: go on with its iterator to "
-                "the end, or close the batches"
+                f"the end, or {remedy}"
             )
 
     def _epoch_batches(self) -> Iterator[Batch]:
@@ -305,8 +307,8 @@ class FittedBatches:
             steps=rows.steps,
         )
 
-    def _evaluation_batches(self, data: ExampleData) -> Iterator[Batch]:
-        self._begin("an evaluation")
+    def _evaluation_batches(self, data: ExampleData) -> Generator[Batch]:
+        self._begin(_EVALUATION)
         connections = self._connections
         executor = connections.executor
         batches = evaluation_rows(
@@ -327,7 +329,7 @@ class FittedBatches:
                     self._check_owner()
         finally:
             self._leaves.clear()
-            if self._busy == "an evaluation":
+            if self._busy == _EVALUATION:
                 self._busy = None
 
     def _started(self) -> TrainerRows:
