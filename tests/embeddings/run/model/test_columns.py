@@ -213,6 +213,25 @@ def test_modules_that_are_not_served_are_refused_by_name(module: nn.Module, mess
         embedding_modules(nn.Sequential(module))
 
 
+def tied(*, to_table: bool) -> nn.ModuleDict:
+    """Return a model of a layer, or another table, with the weight of a table."""
+    model = nn.ModuleDict({"items": nn.Embedding(10, 4)})
+    model["scores"] = nn.Embedding(10, 4) if to_table else nn.Linear(4, 10, bias=False)
+    model["scores"].weight = model["items"].weight
+    return model
+
+
+def test_a_weight_is_that_of_one_module() -> None:
+    """A layer's was in no optimizer any more: scores of items had the rows of the beginning."""
+    with pytest.raises(EmbeddingError, match=r"items and scores\.weight share a weight, .* rows a"):
+        embedding_modules(tied(to_table=False))
+    with pytest.raises(EmbeddingError, match="scores and items share a weight: let one module l"):
+        embedding_modules(tied(to_table=True))
+    model = nn.ModuleDict({"items": nn.Embedding(10, 4)})
+    model["again"] = model["items"]
+    assert [embedding.name for embedding in embedding_modules(model)] == ["items"]
+
+
 def test_a_module_looks_up_in_the_rows_of_a_batch() -> None:
     model = nn.Sequential(nn.Embedding(1000, 4, sparse=True))
     (embedding,) = embedding_modules(model)

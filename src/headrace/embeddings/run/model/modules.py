@@ -1,6 +1,6 @@
 """Embedding modules of a model: which there are, and which of their options are served."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -106,14 +106,27 @@ def embedding_modules(model: nn.Module) -> list[EmbeddingModule]:
         raise EmbeddingError("the model has no nn.Embedding and no nn.EmbeddingBag")
     for embedding in modules:
         _check(embedding)
-    parameters: dict[int, str] = {}
+    _check_shared(model, modules)
+    return modules
+
+
+def _check_shared(model: nn.Module, modules: Sequence[EmbeddingModule]) -> None:
+    """Raise EmbeddingError where another module has the weight of one, too."""
+    names: dict[int, str] = {}
     for embedding in modules:
-        same = parameters.setdefault(id(embedding.module.weight), embedding.name)
+        same = names.setdefault(id(embedding.module.weight), embedding.name)
         if same != embedding.name:
             raise EmbeddingError(
                 f"{embedding.name} and {same} share a weight: let one module look up for both"
             )
-    return modules
+    embeddings = {embedding.module for embedding in modules}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(path, recurse=False):
+            if id(parameter) in names and module not in embeddings:
+                raise EmbeddingError(
+                    f"{names[id(parameter)]} and {name} share a weight, of which a batch has some "
+                    f"rows alone: give {name} values of its own"
+                )
 
 
 def _check(embedding: EmbeddingModule) -> None:
