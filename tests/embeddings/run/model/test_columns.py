@@ -41,6 +41,8 @@ class Model(nn.Module):
             ids = ids.int()
         if self.ids_of == "modulo of int32":
             ids = ids % 64
+        if self.ids_of == "scores":
+            return self.user(ids[:, 0]) @ self.item.weight.T
         if self.ids_of == "function":
             return self.top(nn.functional.embedding(ids[:, 0], torch.zeros(100, 8)))
         part = ids[:2] if self.ids_of == "part" else ids
@@ -126,6 +128,7 @@ def test_a_compiled_model_shows_them_without_being_compiled() -> None:
         ("mask", r"forward compares ids \(ne\), as for a mask"),
         ("modulo of int32", "user gets ids that forward computes"),
         ("function", r"forward uses ids as indices elsewhere .*\(index out of range in self\)"),
+        ("scores", "forward computes with all rows of item, as for a softmax over items, and a b"),
         ("float", r"forward computes with ids \(float\)"),
         ("joined", r"forward computes with ids \(cat\)"),
         ("one hot", r"forward uses ids as indices elsewhere .*\(Class values must be smaller"),

@@ -177,6 +177,7 @@ class LookupsObserved(TorchFunctionMode):
             if name in _BY_INDICES and any(map(_are_ids, arguments)):
                 raise _indices_error(error) from error
             raise
+        self._check_rows(arguments, result)
         if (use := _use_of_values(name, result)) and any(map(_are_ids, arguments)):
             raise EmbeddingError(
                 f"forward {use} ids ({name}), as for a mask or a feature, and numbers stand for "
@@ -191,6 +192,19 @@ class LookupsObserved(TorchFunctionMode):
                 f"forward looks up rows of {embedding.name} without a call of the module, by a "
                 "function of torch or by its forward(): call it, which numbers of a batch need"
             )
+
+    def _check_rows(self, arguments: Sequence[Any], result: object) -> None:
+        """Raise EmbeddingError where a result has a column for every row of a table."""
+        for argument in arguments:
+            embedding = self._by_weight.get(id(argument))
+            if embedding is None or not isinstance(result, Tensor) or result.ndim < 2:
+                continue
+            if result.shape[-1] == embedding.rows != embedding.dim:
+                raise EmbeddingError(
+                    f"forward computes with all rows of {embedding.name}, as for a softmax over "
+                    "items, and a batch has those of its ids alone: score candidates whose ids are "
+                    "columns of the data"
+                )
 
 
 def _bags(
