@@ -26,6 +26,7 @@ from headrace.collectives.run.torch.buffers import (
 from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.compared import CallComparison
 from headrace.collectives.run.torch.completions import completion_threads
+from headrace.collectives.run.torch.polling import holds_within
 from headrace.collectives.run.torch.spans import open_span, profiling, span
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks, guarded
 from headrace.errors import CommunicationError, InputError
@@ -51,7 +52,6 @@ _URGENT_BYTES = 64 << 10
 _CACHED_CALLS = 256
 _LOOSE_WORKS = 64
 _REGION_WORKS = 1024
-_POLL_S = 0.002
 
 
 class Ready(NamedTuple):
@@ -274,8 +274,8 @@ class Caller:
             completion_threads.drain(self.executor, limit_s)
         end = time.monotonic() + limit_s
         for work in list(self._loose.values()):
-            while work.is_send and not work.is_completed() and time.monotonic() < end:
-                time.sleep(_POLL_S)
+            if work.is_send:
+                holds_within(work.is_completed, end - time.monotonic())
 
     def close(self, group: str) -> None:
         """Close all connections; calls under way fail, and so does every later one."""

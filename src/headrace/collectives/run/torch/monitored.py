@@ -4,12 +4,12 @@ It goes over the connections of the group, as that of Gloo: the process that has
 have ended, and no other thread waits for the store. Where ranks are missing, the group goes on.
 """
 
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
 
+from headrace.collectives.run.torch.polling import holds_within
 from headrace.errors import CommunicationError
 from headrace.executor import Exchange, Executor
 from headrace.executor.executor import TAGS
@@ -17,8 +17,7 @@ from headrace.executor.executor import TAGS
 _ROUNDS = TAGS // 2  # whose messages have tags of their own, which no message of a user has
 _LONGEST_S = 1e9  # 30 years: limits end waits here, where a passed deadline would end the group
 _SEND_S = 5.0  # for the verdict to leave a process that may end next
-_FIRST_PAUSE_S = 20e-6
-_LONGEST_PAUSE_S = 5e-3
+_LEAST_S = 5e-3  # for arrivals that are there to be read
 
 
 def monitored_barrier(
@@ -47,7 +46,7 @@ def _await_arrivals(executor: Executor, tag: int, limit_s: float, all_ranks: boo
     nothing = np.empty(0, np.uint8)
     peers = range(1, executor.ranks)
     arrivals = [_receive(executor, nothing, peer, tag) for peer in peers]
-    _all_end(arrivals, max(limit_s, _LONGEST_PAUSE_S))
+    _all_end(arrivals, max(limit_s, _LEAST_S))
     missing: list[int] = []
     failure = ""
     for peer, arrival in zip(peers, arrivals, strict=True):
@@ -119,14 +118,7 @@ def _named(missing: Sequence[int]) -> str:
 
 def _all_end(exchanges: Sequence[Exchange], limit_s: float) -> bool:
     """Wait until all have ended, with or without an error; returns whether they did in time."""
-    end, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
-    while not all(exchange.done() for exchange in exchanges):
-        left_s = end - time.monotonic()
-        if left_s <= 0:
-            return False
-        time.sleep(min(pause_s, left_s))
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-    return True
+    return holds_within(lambda: all(exchange.done() for exchange in exchanges), limit_s)
 
 
 def _receive(executor: Executor, array: np.ndarray, src: int, tag: int) -> Exchange:

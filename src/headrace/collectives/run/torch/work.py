@@ -1,7 +1,6 @@
 """The `Work` objects that the backend returns."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -17,13 +16,11 @@ from torch._C._distributed_c10d import OpType  # pyright: ignore[reportAttribute
 
 from headrace.collectives.run.torch.callbacks import Callbacks, combine, track
 from headrace.collectives.run.torch.copies import Copies
+from headrace.collectives.run.torch.polling import holds_within
 from headrace.collectives.run.torch.spans import Span, close_span
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor
-
-_FIRST_PAUSE_S = 20e-6
-_LONGEST_PAUSE_S = 1e-3
 
 
 @untraced
@@ -117,7 +114,7 @@ class PendingWork(dist.Work):
             seconds = timeout.total_seconds() if timeout else 0.0
             if seconds <= 0:
                 self._wait_natively()
-            elif not (self._wait_for_end if self._loose is None else self._poll_for_end)(seconds):
+            elif not self._ends_within(seconds):
                 raise CommunicationError(  # of this wait only: the call continues
                     f"wait() timed out after {seconds:g} s; the operation is still running"
                 )
@@ -141,6 +138,11 @@ class PendingWork(dist.Work):
         else:
             self.end(None, source)
 
+    def _ends_within(self, seconds: float) -> bool:
+        if self._loose is None:
+            return self._wait_for_end(seconds)
+        return holds_within(self.is_completed, seconds)  # no other thread ends it
+
     def _wait_for_end(self, seconds: float | None) -> bool:
         """Wait for the thread that ends this work; returns whether it did so in time."""
         with self._lock:
@@ -149,17 +151,6 @@ class PendingWork(dist.Work):
             if self._event is None:
                 self._event = threading.Event()
         return self._event.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
-
-    def _poll_for_end(self, seconds: float) -> bool:
-        """Like `_wait_for_end`, for a loose work, which no other thread ends."""
-        end, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
-        while not self.is_completed():
-            left = end - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-        return True
 
     def end(self, error: BaseException | None, source: int = -1) -> None:
         """Record the outcome; every call but the first does nothing."""
