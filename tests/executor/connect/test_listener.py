@@ -58,14 +58,16 @@ def test_one_side_without_shared_memory_is_enough_for_tcp() -> None:
 
 
 def test_options_of_tcp_connections() -> None:
+    """Firewalls forgot connections of data that were silent for minutes, and dropped what came."""
     outcomes = together([listener(r, 2, shared_memory=False) for r in range(2)])
     for links in outcomes:
         assert isinstance(links, list)
         for link in links:
             with socket.socket(fileno=os.dup(link.fd)) as sock:
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-                alive = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-                assert bool(alive) == (link.channel == CONTROL_CHANNEL)
+                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                idle_s = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                assert idle_s == (5 if link.channel == CONTROL_CHANNEL else 60)
     close(outcomes)
 
 

@@ -13,12 +13,12 @@ from headrace.executor.connect.handshake import CONTROL_CHANNEL
 
 _BACKLOG = 4096
 _IP_BIND_ADDRESS_NO_PORT = 24  # not in Python's socket module before 3.12
-_KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
+_OPTIONS_OF_KEEPALIVE = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+# detects a host that vanishes while nothing is being sent
+_CONTROL_KEEPALIVE = (5, 5, 3)
+# firewalls forget a connection that is silent for minutes; an outage may last as long as the kernel
+# repeats what was sent
+_DATA_KEEPALIVE = (60, 60, 15)
 
 
 class Endpoint(NamedTuple):
@@ -140,10 +140,10 @@ def prepare(sock: socket.socket, channel: int) -> None:
     if sock.family == socket.AF_UNIX:
         return
     _set(sock, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if channel == CONTROL_CHANNEL:
-        # detects a host that vanishes while nothing is being sent
-        for level, option, value in _KEEPALIVE:
-            _set(sock, level, option, value)
+    _set(sock, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    values = _CONTROL_KEEPALIVE if channel == CONTROL_CHANNEL else _DATA_KEEPALIVE
+    for option, value in zip(_OPTIONS_OF_KEEPALIVE, values, strict=True):
+        _set(sock, socket.IPPROTO_TCP, option, value)
 
 
 def start_connecting(sock: socket.socket, address: Any) -> bool:
