@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import CommunicationError, InputError
+from headrace.executor.connect import listener as listener_module
 from headrace.executor.connect.handshake import CONTROL_CHANNEL
 from headrace.executor.connect.handshake_loop import Loop
 from headrace.executor.connect.listener import PeerConnection
@@ -25,7 +26,7 @@ from tests.executor.connect.connecting import (
     no_pairs,
     together,
 )
-from tests.waiting import ENDLESS_S, HANG_S, with_longer_deadlines
+from tests.waiting import ENDLESS_S, HANG_S, STALL_S, with_longer_deadlines
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
@@ -113,6 +114,19 @@ def test_ranks_that_cannot_be_reached_are_named_with_the_reason() -> None:
         )
 
     with_longer_deadlines(check_error)
+
+
+def test_a_wait_for_other_hosts_is_warned_of_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind a firewall nothing was said for the whole deadline, half an hour by default."""
+    monkeypatch.setattr(listener_module, "_WARN_S", 0.0)
+    outcomes = together([listener(1, 2)], STALL_S / 10, addresses=["127.0.0.2:1", "127.0.0.1:2"])
+    (warning,) = (m for m in caplog.messages if "not connected" in m)
+    assert warning.startswith("rank 1 is not connected yet: rank 0 at 127.0.0.2:1 ")
+    for text in (warning, str(outcomes[0])):
+        assert "a firewall has to let them connect" in text
+        assert "HEADRACE_SOCKET_IFNAME" in text
 
 
 @pytest.mark.parametrize("shared", [True, False])

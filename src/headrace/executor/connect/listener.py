@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from headrace.errors import CommunicationError, InputError
 from headrace.executor.connect.accepting import Accepting
+from headrace.executor.connect.addresses import host_of
 from headrace.executor.connect.dialling import Dialling
 from headrace.executor.connect.handshake import CONTROL_CHANNEL, GroupMember, local_name
 from headrace.executor.connect.handshake_loop import Handshake, Loop
@@ -26,6 +27,7 @@ from headrace.executor.connect.sockets import (
 
 _TICK_S = 0.1
 _CHECK_S = 0.5  # interval of looks for a failure at another rank
+_WARN_S = 15.0  # far more than ranks take that have exchanged their addresses
 
 log = logging.getLogger(__name__)
 
@@ -152,16 +154,20 @@ class Listener:
             dialling = Dialling(own, self._source, addresses, loop, links)
             deadline = time.monotonic() + deadline_s
             next_check = time.monotonic() + _CHECK_S
+            warn_at = time.monotonic() + _WARN_S
             accepting.begin()
             dialling.begin()
             while not _complete(own, links):
                 left = deadline - time.monotonic()
                 if left <= 0:
+                    problems = _problems(own, addresses, links, dialling, accepting)
                     raise CommunicationError(
-                        f"rank {own.rank} is not connected after {deadline_s:g} s: "
-                        + _missing(own, addresses, links, dialling)
-                        + _rejected(accepting)
+                        f"rank {own.rank} is not connected after {deadline_s:g} s: {problems}"
                     )
+                if time.monotonic() >= warn_at:
+                    problems = _problems(own, addresses, links, dialling, accepting)
+                    log.warning("rank %d is not connected yet: %s", own.rank, problems)
+                    warn_at = deadline
                 loop.turn(min(left, _TICK_S))
                 if check is not None and time.monotonic() >= next_check:
                     check()
@@ -240,7 +246,24 @@ def _missing(
     return "; ".join(f"{', '.join(ranks)} {problem}" for problem, ranks in problems.items())
 
 
-def _rejected(accepting: Accepting) -> str:
-    if not accepting.rejected:
-        return ""
-    return f" (connections rejected: {accepting.rejected}, the last from {accepting.last_rejected})"
+def _problems(
+    own: GroupMember,
+    addresses: Sequence[str],
+    links: dict[tuple[int, int], Handshake],
+    dialling: Dialling,
+    accepting: Accepting,
+) -> str:
+    """Return which ranks are not connected and why, and what may mend it."""
+    text = _missing(own, addresses, links, dialling)
+    if accepting.rejected:
+        text += (
+            f" (connections rejected: {accepting.rejected}, the last from "
+            f"{accepting.last_rejected})"
+        )
+    if len(set(map(host_of, addresses))) > 1:
+        text += (
+            ". If these ranks run: a firewall has to let them connect at any port, and the "
+            "addresses have to be of a network that joins the hosts (HEADRACE_SOCKET_IFNAME names "
+            "another interface)"
+        )
+    return text
