@@ -62,7 +62,7 @@ def test_values_are_read(tmp_path: Path) -> None:
         }
     )
     assert found == Settings(
-        deadline_s=2.5,
+        deadline_limit_s=2.5,
         socket_interface="eth0",
         pace=file,
         log_level="debug",

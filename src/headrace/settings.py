@@ -37,6 +37,7 @@ Parser = Callable[[str, str], object]
 """Returns the value of (variable, its text); raises InputError naming both and what is allowed."""
 
 _PREFIX = "HEADRACE_"
+_DEADLINE_S = 1800.0  # as torch's default
 
 
 def whole_number(low: int, high: int | None = None) -> Parser:
@@ -140,8 +141,8 @@ class Settings:
 
     Attributes
     ----------
-    deadline_s : HEADRACE_DEADLINE_S, timeout of any wait in seconds (above 0), as torch's default;
-        more than 1e9 count as that.
+    deadline_limit_s : HEADRACE_DEADLINE_S, longest timeout of any wait in seconds (above 0); more
+        than 1e9 count as that; unset: torch's timeout of a group, and 1800 where there is none.
     socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on, by IPv4
         if all ranks' interfaces have such an address, else by IPv6; unset: the one that routes to
         the rendezvous.
@@ -160,7 +161,7 @@ class Settings:
     rank, world_size : RANK, WORLD_SIZE as torchrun sets them; None outside.
     """
 
-    deadline_s: Annotated[float, "HEADRACE_DEADLINE_S", _seconds] = 1800.0
+    deadline_limit_s: Annotated[float | None, "HEADRACE_DEADLINE_S", _seconds] = None
     socket_interface: Annotated[str | None, "HEADRACE_SOCKET_IFNAME", _interface] = None
     pace: Annotated[Path | None, "HEADRACE_PACE", existing_file] = None
     testbed_address: Annotated[str | None, "HEADRACE_TESTBED_ADDRESS", _text] = None
@@ -172,6 +173,11 @@ class Settings:
     metrics: Annotated[Path | int | None, "HEADRACE_METRICS", _file_or_port] = None
     rank: Annotated[int | None, "RANK", whole_number(0)] = None
     world_size: Annotated[int | None, "WORLD_SIZE", whole_number(1)] = None
+
+    @property
+    def deadline_s(self) -> float:
+        """Timeout of a wait that has no other."""
+        return _DEADLINE_S if self.deadline_limit_s is None else self.deadline_limit_s
 
     @property
     def cache_folder(self) -> Path | None:

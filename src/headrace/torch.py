@@ -32,7 +32,7 @@ def init_from_torchrun(
     Parameters
     ----------
     timeout : of collectives and of making the group, in place of the framework's setting; None:
-        torch's default of 30 minutes. HEADRACE_DEADLINE_S is a limit in either case.
+        torch's default of 30 minutes. HEADRACE_DEADLINE_S, if set, is a limit in either case.
     device_id : a CUDA device, or its index, that becomes this process's current one. None: no
         device is selected and CUDA is not initialized.
 

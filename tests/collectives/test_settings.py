@@ -27,7 +27,7 @@ def test_values_are_read(tmp_path: Path) -> None:
     )
     assert found == CollectiveSettings(
         plan_book=book,
-        deadline_s=2.5,
+        deadline_limit_s=2.5,
         channels=4,
         threads=3,
         shared_memory=False,

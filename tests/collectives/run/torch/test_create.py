@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.collectives.run.torch import create
+from headrace.errors import CommunicationError
+from headrace.units import LONGEST_S
 from tests.waiting import JOB_S
 
 PROGRAM = """
@@ -91,3 +93,31 @@ def test_a_failure_behind_connecting_closes_the_connections(
     with pytest.raises(UserWarning):
         create.create(options)
     assert closed == [True]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "limit", "seconds"),
+    [
+        (timedelta(hours=3), "", 10800.0),
+        (timedelta(hours=3), "600", 600.0),
+        (timedelta(seconds=5), "600", 5.0),
+        (timedelta.max, "", LONGEST_S),
+    ],
+)
+def test_a_timeout_is_the_one_that_torch_gives_unless_the_limit_is_set(
+    timeout: timedelta, limit: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of hours, for a rank that prepares the data, ended after half an hour."""
+    monkeypatch.setenv("HEADRACE_DEADLINE_S", limit)
+    monkeypatch.setattr(create, "show_log", lambda *_: None)
+    joined: list[float] = []
+
+    def join(_options: object, _settings: object, _book: object, timeout_s: float) -> None:
+        joined.append(timeout_s)
+        raise CommunicationError("enough")
+
+    monkeypatch.setattr(create, "_join", join)
+    options = SimpleNamespace(group_rank=1, group_size=2, global_ranks_in_group=[], timeout=timeout)
+    with pytest.raises(CommunicationError):
+        create.create(options)
+    assert joined == [seconds]

@@ -32,6 +32,7 @@ from headrace.collectives.run.torch.untraced import untraced
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
 from headrace.executor import Executor
+from headrace.units import LONGEST_S
 
 TensorLists = Sequence[Sequence[torch.Tensor]]
 
@@ -113,8 +114,9 @@ class Calls:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the default deadline of later calls."""
+        seconds = min(timeout.total_seconds(), LONGEST_S)
         for caller in (self._main, *self._others.values()):
-            caller.timeout_s = timeout.total_seconds()
+            caller.timeout_s = seconds
 
     @property
     def options(self) -> Backend.Options:

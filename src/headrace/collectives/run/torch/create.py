@@ -28,6 +28,7 @@ from headrace.executor import Executor
 from headrace.executor.connect.addresses import host_of
 from headrace.executor.connect.descriptors import shortage
 from headrace.executor.pacing import pace
+from headrace.units import LONGEST_S
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -71,7 +72,7 @@ def create(
     settings = CollectiveSettings.from_environment()
     rank, ranks, members = options.group_rank, options.group_size, options.global_ranks_in_group
     show_log(settings.log_level, members[rank] if members else rank)
-    timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
+    timeout_s = min(options.timeout.total_seconds(), settings.deadline_limit_s or LONGEST_S)
     book = load_book(settings.plan_book)
     joined, device = _join(options, settings, book, timeout_s)
     with ExitStack() as undoing:
