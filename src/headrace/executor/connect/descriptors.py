@@ -1,5 +1,6 @@
 """File descriptors that a group needs, compared with the limit of the process before it is made."""
 
+import errno
 import os
 import resource
 
@@ -19,8 +20,10 @@ def shortage(ranks: int) -> str:
         return ""
     try:
         in_use = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no path of each is needed
-    except OSError:  # no descriptor for the listing itself
-        in_use = limit
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):  # a container without /proc
+            return ""
+        in_use = limit  # no descriptor for the listing itself
     if in_use + descriptors <= limit:
         return ""
     return (
