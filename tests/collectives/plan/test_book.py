@@ -87,6 +87,12 @@ def test_a_collective_that_no_template_fits_is_searched_for() -> None:
         build_book(spokes, **request)
 
 
+def test_a_collective_that_is_named_twice_is_planned_once() -> None:
+    """Its plans were twice in the book, which no command could read."""
+    book = build_book(uniform(3), collectives=[Collective.ALLGATHER] * 2, sizes=[1 << 14, 1 << 26])
+    assert PlanBook.from_bytes(book.to_artifact().to_bytes()).digest == book.digest
+
+
 def test_an_interrupt_before_a_first_candidate_keeps_the_collectives_before() -> None:
     def schedules(request: Request) -> Iterable[Schedule]:
         if request.collective is Collective.REDUCE:

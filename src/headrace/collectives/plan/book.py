@@ -375,7 +375,7 @@ def build_book(
     report = progress or (lambda _what, _fraction: None)
     jobs = [
         (collective, root)
-        for collective in map(Collective, collectives)
+        for collective in dict.fromkeys(map(Collective, collectives))
         for root in _roots(collective, topology.ranks)
     ]
     entries: list[Entry] = []
