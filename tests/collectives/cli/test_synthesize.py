@@ -94,6 +94,14 @@ def test_contradictions_are_refused(
         synthesize(*arguments)
 
 
+def test_a_cost_model_that_many_ranks_have_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan was made by the full model, whatever was asked for."""
+    monkeypatch.setattr("headrace.collectives.cli.synthesize._LARGE", 3)
+    with pytest.raises(InputError, match="leave --cost-model out"):
+        synthesize("--cost-model", "executor")
+    assert "full model" in synthesize()
+
+
 def test_what_combines_without_a_name_is_refused_once() -> None:
     with pytest.raises(ProgramError, match="needs a demand that only moves") as found:
         synthesize("--demand", "combining.json")

@@ -129,6 +129,11 @@ def synthesize_command(
                 f"{source}: has {topology.ranks} ranks: plans beyond {_LARGE} are kept by symmetry "
                 "and are not exported; leave --runtime out"
             )
+        if cost_model is Model.EXECUTOR:
+            raise InputError(
+                f"{source}: has {topology.ranks} ranks: plans beyond {_LARGE} are made by the full "
+                "cost model: leave --cost-model out, or give table"
+            )
         return _synthesize_orbits(topology, collective, total_bytes, output)
     generators = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
     if custom_demand is not None:
