@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
 from headrace.collectives.cli.sketch import sketch_command
 from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
 from headrace.collectives.plan.generators.taccl.sketch.parse import load_sketch
+from headrace.errors import InputError
 from headrace.topology.presets import dgx1
 
 
@@ -26,3 +28,25 @@ def test_the_best_sketch_is_written_with_what_was_tried(tmp_path: Path) -> None:
     assert found.name in outcome.output
     assert "direct-map" in outcome.output
     assert "more" in outcome.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--root", "2"], "--root is 2, but allreduce has no root"),
+        (["--collective", "custom"], "custom, which only a demand describes; needs one of allred"),
+    ],
+)
+def test_what_it_would_ignore_is_refused(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    """A root had no effect; a collective without a name was an error about its slots."""
+    app = typer.Typer()
+    app.command("sketch")(sketch_command)
+    dgx1().save(tmp_path / "t")
+    with pytest.raises(InputError, match=message):
+        CliRunner().invoke(
+            app,
+            [str(tmp_path / "t"), "-o", str(tmp_path / "s.json"), *arguments],
+            catch_exceptions=False,
+        )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.former import Former
+from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.errors import InputError
 from headrace.topology import Topology
 
 if TYPE_CHECKING:
@@ -66,3 +68,19 @@ def charged(
         effort=effort.value,
     )
     return without_local_alpha(topology) if model is Model.TABLE else topology, method
+
+
+def check_named(collective: Collective, root: int) -> None:
+    """Refuse collectives that only a demand describes, and a root of one without a root."""
+    if collective not in STANDARD:
+        raise InputError(
+            f"--collective is {collective}, which only a demand describes; needs one of "
+            f"{', '.join(allowed.value for allowed in STANDARD)}"
+        )
+    check_root(collective, root)
+
+
+def check_root(collective: Collective, root: int) -> None:
+    """Refuse a root of a collective without one."""
+    if root and collective not in ROOTED:
+        raise InputError(f"--root is {root}, but {collective} has no root; leave it out")

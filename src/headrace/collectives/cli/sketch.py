@@ -13,7 +13,13 @@ from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import Seed, output_option
 from headrace.cli.progress import progress
-from headrace.collectives.cli.method import EffortLevel, Root, SearchEffort, TotalBytes
+from headrace.collectives.cli.method import (
+    EffortLevel,
+    Root,
+    SearchEffort,
+    TotalBytes,
+    check_named,
+)
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import Collective
 from headrace.units import duration, parse_size
@@ -68,6 +74,7 @@ def sketch_command(
     from headrace.collectives.plan.request import Method, Request
     from headrace.collectives.run.synthesis import NativeSearch
 
+    check_named(collective, root)
     topology, groups = read_network(source)
     with progress(terminal(stderr=True), visible=True) as report:
         request = Request(

@@ -21,6 +21,7 @@ from headrace.collectives.cli.method import (
     SearchEffort,
     TotalBytes,
     charged,
+    check_root,
 )
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
@@ -113,8 +114,7 @@ def synthesize_command(
         collective, root = custom_demand.collective, custom_demand.root
         custom_demand = None if collective in STANDARD else custom_demand
     collective = collective or Collective.ALLREDUCE
-    if root and collective not in ROOTED:
-        raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
+    check_root(collective, root)
     total_bytes = parse_size(total, "--size")
     topology, groups = read_network(source)
     topology, method = charged(topology, cost_model, effort, seed)

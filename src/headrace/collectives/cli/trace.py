@@ -24,9 +24,9 @@ from headrace.cli.options import (
     topology_option,
 )
 from headrace.cli.progress import progress
-from headrace.collectives.cli.method import Root, TotalBytes
+from headrace.collectives.cli.method import Root, TotalBytes, check_named
 from headrace.collectives.cli.network import read_topology
-from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import InputError
 from headrace.units import duration, parse_size, size
@@ -155,13 +155,7 @@ def _check(
     testbed: Path | None,
     settings: CollectiveSettings,
 ) -> None:
-    if collective not in STANDARD:
-        raise InputError(
-            f"--collective is {collective}, which only a demand describes; needs one of "
-            f"{', '.join(allowed.value for allowed in STANDARD)}"
-        )
-    if root and collective not in ROOTED:
-        raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
+    check_named(collective, root)
     if ranks is not None and (testbed is not None or settings.rank is not None):
         raise InputError(
             "--ranks is for processes of this machine: a testbed has a rank for each host, and "
