@@ -9,6 +9,8 @@ from headrace.cli.app import app
 from headrace.collectives.adapt.observe.port_changes import PortRates
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.request import Method
 from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import network
 
@@ -49,3 +51,22 @@ def test_the_book_of_one_rank_is_adapted(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["collectives", "adapt", *files])
     assert done.exit_code == 0, done.output
     assert "0%" in done.output
+
+
+def test_plans_are_compared_under_the_cost_model_of_the_book(
+    files: tuple[Path, Path, Path],
+) -> None:
+    """Predictions by the model for GPUs were compared with those by the executor's."""
+    book, now, new = files
+    network_before = PlanBook.load(book).topology
+    build_book(
+        network_before,
+        collectives=(Collective.ALLREDUCE,),
+        sizes=(1 << 10, 1 << 20),
+        method=Method(model=FULL),
+    ).save(book)
+    done = CliRunner().invoke(
+        app, ["collectives", "adapt", str(book), "--profile", str(now), "-o", str(new)]
+    )
+    assert done.exit_code == 0, done.output
+    assert {entry.plan.model.name for entry in PlanBook.load(new).entries} == {"full"}

@@ -1,7 +1,7 @@
 """Offline adaptation: a plan book updated for a network that was measured again. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.collectives.adapt.act.quicktune import quicktune
 from headrace.collectives.adapt.act.rebook import RangeChoice, book_masters, replanned
@@ -42,7 +42,8 @@ def adapt_book(
     Parameters
     ----------
     topology, groups : as measured now, for the same hosts in the same order.
-    method : of plans that are made anew.
+    method : of plans that are made anew, but for its cost model, which is that of the book: their
+        predictions are compared.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def adapt_book(
         topology,
         groups=groups,
         collectives=sorted({entry.collective for entry in book.entries}),
-        method=method,
+        method=replace(method, model=book.model),
         progress=progress,
     )
     tuned = _tuned(book, topology)

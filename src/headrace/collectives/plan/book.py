@@ -14,6 +14,7 @@ from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.errors import ProgramError
+from headrace.collectives.plan.cost.model import CostModel
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.locality import RankGroups, check_groups, grouping
 from headrace.collectives.plan.plan import Plan, proof_from
@@ -101,6 +102,11 @@ class PlanBook(ArtifactValue, kind="plan-book", schema=2, command="headrace coll
     def digest(self) -> str:
         """SHA-256 of the content: ranks with equal books choose the same plans."""
         return self._digest
+
+    @property
+    def model(self) -> CostModel:
+        """Cost model of the predictions of its plans."""
+        return self.entries[0].plan.model
 
     @cached_property
     def _digest(self) -> str:

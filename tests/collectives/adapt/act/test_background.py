@@ -14,7 +14,10 @@ from headrace.collectives.adapt.act.background import (
     plan_request,
 )
 from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import build_book
+from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators.templates.two_level.masters import spread_masters
+from headrace.collectives.plan.request import Method
 from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import book_for, network
 from tests.waiting import no_hang, wait_until
@@ -68,6 +71,16 @@ def test_the_process_plans_what_is_called(
     assert (there.plans, there.after_us, there.why) == (here.plans, here.after_us, here.why)
     assert {entry.collective for entry in there.book.entries} == {Collective.ALLREDUCE}
     assert planner.poll() is None
+
+
+def test_plans_have_the_cost_model_of_the_book_in_force(request_: RebookRequest) -> None:
+    """A gain between predictions by two models is none."""
+    book = build_book(
+        request_.topology, collectives=[Collective.ALLREDUCE], method=Method(model=FULL)
+    )
+    response = plan_request(replace(request_, book=book))
+    assert response.book is not None
+    assert response.book.model.name == "full"
 
 
 @SAMPLED

@@ -29,7 +29,9 @@ from headrace.collectives.adapt.act.rebook import (
 from headrace.collectives.adapt.observe.port_changes import bandwidth
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.cost.model import EXECUTOR, CostModel
 from headrace.collectives.plan.generators.templates.two_level.masters import Masters
+from headrace.collectives.plan.request import Method
 from headrace.errors import HeadraceError
 from headrace.settings import child_environment
 from headrace.topology import Topology
@@ -87,7 +89,10 @@ class Response:
 
 
 def plan_calls(
-    topology: Topology, groups: tuple[tuple[int, ...], ...] | None, calls: Sequence[Call]
+    topology: Topology,
+    groups: tuple[tuple[int, ...], ...] | None,
+    calls: Sequence[Call],
+    model: CostModel = EXECUTOR,
 ) -> PlanBook | None:
     """Return plans for these calls; None if there are none to plan.
 
@@ -97,7 +102,13 @@ def plan_calls(
     collectives = sorted({name for name, _ in calls if name not in ROOTED})
     if not sizes:
         return None
-    return build_book(topology, groups=groups, collectives=collectives, sizes=sizes)
+    return build_book(
+        topology,
+        groups=groups,
+        collectives=collectives,
+        sizes=sizes,
+        method=Method(model=model),
+    )
 
 
 def plan_request(request: RebookRequest) -> Response:
@@ -105,7 +116,7 @@ def plan_request(request: RebookRequest) -> Response:
     book, topology, calls = request.book, request.topology, request.calls
     if request.masters is not None:
         return _response(request, moved(book, topology, request.masters, calls))
-    fresh = plan_calls(topology, book.groups, calls)
+    fresh = plan_calls(topology, book.groups, calls, book.model)
     if fresh is None:
         return Response(error="no call of a step can be planned for")
     sizes = Counter(size for name, size in calls if name is Collective.ALLREDUCE)
