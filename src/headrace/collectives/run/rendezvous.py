@@ -9,7 +9,7 @@ they exchange the listening addresses of their executors.
 import json
 import secrets
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from headrace.collectives.run.incarnation import Attempt
 from headrace.collectives.run.offers import GroupConfig, Offer, group_config, own_offer
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError, InputError
-from headrace.executor import Executor
+from headrace.executor import Exchange, Executor
 from headrace.executor.executor import TAGS
 from headrace.executor.pacing import pace
 from headrace.job.store import answering, wait_for
@@ -242,18 +242,13 @@ def allgather_addresses(executor: Executor, name: str, mine: str, deadline_s: fl
     rows = np.zeros((executor.ranks, _ADDRESS_BYTES), dtype=np.uint8)
     own = rows[executor.rank]
     own[: len(encoded)] = np.frombuffer(encoded, dtype=np.uint8)
-    handles: list[int] = []
-    for peer in range(executor.ranks):
-        if peer != executor.rank:
-            row, source = rows[peer].ctypes.data, own.ctypes.data
-            handles.append(executor.recv(row, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s))
-            handles.append(executor.send(source, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s))
-    errors: list[CommunicationError] = []
-    for handle in handles:  # all: the buffers are in use until then
-        try:
-            executor.wait(handle)
-        except CommunicationError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+
+    def handles() -> Iterator[int]:
+        for peer in range(executor.ranks):
+            if peer != executor.rank:
+                row, source = rows[peer].ctypes.data, own.ctypes.data
+                yield executor.recv(row, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s)
+                yield executor.send(source, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s)
+
+    Exchange(executor, [rows], handles()).wait()
     return [row.tobytes().rstrip(b"\0").decode() for row in rows]
