@@ -122,3 +122,27 @@ def test_a_text_without_a_context_begins_as_for_models_of_lm_eval(folder: Path) 
         (score, _), (expected, _) = adapter.loglikelihood([alone, after])
     assert score == pytest.approx(expected, rel=1e-4)
     assert adapter.eot_token_id == tokenizer.eos_token_id
+
+
+def test_a_text_that_its_tokenizer_begins_has_one_beginning(folder: Path) -> None:
+    """It had two, as with Llama's tokenizer, and the second one's likelihood was the text's."""
+    from lm_eval.api.instance import Instance
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    from headrace.attention.run.harness import _Adapter
+
+    scores: list[float] = []
+    for begins in (False, True):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        if begins:
+            first = (tokenizer.bos_token, tokenizer.bos_token_id)
+            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                single=f"{first[0]} $A", special_tokens=[first]
+            )
+            assert tokenizer("the")["input_ids"][0] == tokenizer.bos_token_id
+        adapter = _Adapter(model_of("llama"), tokenizer, None, lambda *_: None)
+        text = Instance("loglikelihood_rolling", {}, ("the value of an object",), 0)
+        with torch.no_grad():
+            scores += adapter.loglikelihood_rolling([text])
+    assert scores[0] == scores[1]

@@ -199,8 +199,8 @@ class _Adapter(TemplateLM):
         sums: list[float] = []
         for index, request in enumerate(requests):
             self._progress(f"text {index + 1} of {len(requests)}", index / len(requests))
-            tokens = [self.prefix_token_id, *self.tok_encode(request.args[0])]
-            sums.append(self._text_score(tokens))
+            text = self.tok_encode(request.args[0], add_special_tokens=False)
+            sums.append(self._text_score([self.prefix_token_id, *text]))
         return sums
 
     def _text_score(self, tokens: list[int]) -> float:
