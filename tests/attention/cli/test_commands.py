@@ -1,5 +1,6 @@
 """The commands, from a folder with a model to text by a plan."""
 
+import copy
 import json
 import shutil
 import signal
@@ -144,6 +145,19 @@ def test_generation_says_where_a_prompt_is_left_to_the_stock_kernel(
     short = invoke(*arguments, "the value of " * 10)
     assert "in 2 layers: the stock kernel computed all heads' scores: the prompt is short" in short
     assert "in 2 layers: scores of representatives alone" in invoke(*arguments, "the value " * 80)
+
+
+def test_a_model_that_was_saved_without_its_cache_generates_with_caches(tmp_path: Path) -> None:
+    """As after training with checkpoints: each step of its own text read all tokens once more, and
+    the plan's was an error that asked for an argument of a call."""
+    model = copy.deepcopy(model_of("llama"))
+    model.generation_config.use_cache = False
+    folder, plan = write_model(tmp_path / "model", model), tmp_path / "plan.json"
+    plain_plan(model).save(plan)
+    arguments = ("--plan", plan, "--prompt", "the value of an object", "--new-tokens", 8, "--json")
+    answer = json.loads(invoke("attention", "run", folder, *arguments))
+    own, planned = answer["result"]["generations"]
+    assert own["text"] == planned["text"]
 
 
 def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:

@@ -77,7 +77,7 @@ def continue_command(
         began = time.perf_counter()
         with nullcontext() if own else headrace.attention.compress(model, cache_plan):
             output = model.generate(  # type: ignore[operator]
-                **inputs, max_new_tokens=new_tokens, do_sample=False, cache=cache
+                **inputs, max_new_tokens=new_tokens, do_sample=False, use_cache=True, cache=cache
             )
         seconds = time.perf_counter() - began
         new = output[0, inputs["input_ids"].shape[1] :]

@@ -246,6 +246,7 @@ class _Adapter(TemplateLM):
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=length,
             do_sample=bool(options.get("do_sample", False)),
+            use_cache=True,
             **(sampling if options.get("do_sample") else {}),
             stopping_criteria=[self._ended(len(tokens), stops)],
             **({} if cache is None else {"cache": cache}),
