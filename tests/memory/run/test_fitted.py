@@ -315,6 +315,10 @@ def test_autocast() -> None:
     assert fitted(x).dtype == torch.float32
     assert cast(fitted).dtype == torch.bfloat16
     assert_trains_alike(partial(cast, fitted), fitted, partial(cast, eager), eager)
+    once = fitted_module(CASES["perceptron"]()[0], sparing)
+    once(x)
+    with pytest.warns(UserWarning, match="other shapes, strides, autocast"):  # was not named
+        cast(once)
 
 
 class Mixed(nn.Module):
