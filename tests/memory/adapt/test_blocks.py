@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from headrace.memory import BudgetError, CaptureError, fit_blocks
+from headrace.memory import BudgetError, CaptureError, HeldBytes, fit_blocks
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.plan.solution import SolveProgress
 from tests.conformance.launch import outputs, ranks
@@ -187,6 +187,26 @@ def test_a_loss_is_counted(chain: Chain) -> None:
     predicted = fitted.set_budget("1GiB")
     found = peak(model, loss)
     assert 0.9 * predicted <= found <= predicted
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_frozen_parameters_have_no_gradients(chain: Chain, shards: int) -> None:
+    """They were counted: of adapters alone, within a frozen model, budgets were refused."""
+    figures: list[HeldBytes] = []
+    for freeze in (False, True):
+        model = deepcopy(chain)
+        for layer in model.layers:
+            layer[4].requires_grad_(not freeze)  # pyright: ignore
+        fitted = fit_blocks(
+            model, list(model.layers), sample(8), "1GiB", accumulates=True, shards=shards
+        )
+        figures.append(fitted.held)
+    all_trained, some_frozen = figures
+    frozen_bytes = BLOCKS * 4 * (4 * WIDTH + 1) * WIDTH // shards
+    for more, fewer in zip(all_trained.running_bytes, some_frozen.running_bytes, strict=True):
+        assert more - fewer >= frozen_bytes
+    for more, fewer in zip(all_trained.between_bytes, some_frozen.between_bytes, strict=True):
+        assert more - fewer >= frozen_bytes
 
 
 @SAMPLED

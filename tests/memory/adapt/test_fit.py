@@ -131,6 +131,18 @@ def test_state_of_the_optimizer_and_kept_gradients_are_counted() -> None:
     assert resident(StepConditions(optimizer=adam))["optimizer"] == before > 2 * parameters
 
 
+def test_frozen_parameters_have_no_state_of_an_optimizer() -> None:
+    """Before the first step they counted as if each got a gradient: budgets were refused."""
+    model, (x, y) = network(), sample()
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = optimizer_bytes(optimizer)
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    assert before == optimizer_bytes(optimizer)
+
+
 def test_states_of_optimizers_before_their_first_step() -> None:
     model = network()
     adam, adamw = (

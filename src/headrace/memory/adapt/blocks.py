@@ -7,7 +7,7 @@ Each block gets plans for several budgets of its own; a program chooses one for 
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -202,18 +202,16 @@ def _held(
     Those are its shard of parameters, gradients and optimizer's state, its buffers, what is alive
     outside of the blocks, and with shards what `_gathered` says.
     """
-    block_bytes = [_weights(call.block) for call in outside.calls]
-    model_bytes = _weights(model)
-    always = model_bytes // shards + state + sum(buffer.nbytes for buffer in model.buffers())
+    of_blocks, of_model = [_Weights.of(call.block) for call in outside.calls], _Weights.of(model)
+    always = of_model.nbytes // shards + state + sum(buffer.nbytes for buffer in model.buffers())
 
     def gradients(done: int) -> int:
         """Return the bytes that exist while blocks up to `done` have yet to add theirs."""
-        return (model_bytes if accumulates else sum(block_bytes[done:])) // shards
+        added = [of_model] if accumulates else of_blocks[done:]
+        return sum(weights.gradient_bytes for weights in added) // shards
 
-    none = ([0] * len(block_bytes), [0] * (len(block_bytes) + 1))
-    running, between = (
-        none if shards == 1 else _gathered(block_bytes, model_bytes - sum(block_bytes))
-    )
+    none = ([0] * len(of_blocks), [0] * (len(of_blocks) + 1))
+    running, between = none if shards == 1 else _gathered(of_blocks, of_model)
     return HeldBytes(
         running_bytes=tuple(
             always + gradients(index + 1) + beside + alive
@@ -230,7 +228,9 @@ def _held(
     )
 
 
-def _gathered(block_bytes: list[int], other_bytes: int) -> tuple[list[int], list[int]]:
+def _gathered(
+    of_blocks: Sequence["_Weights"], of_model: "_Weights"
+) -> tuple[list[int], list[int]]:
     """Return the parameters and gradients that FSDP2 has whole: while blocks run, and between.
 
     - Parameters outside of the blocks stay gathered, and are reduced at the end of the step.
@@ -238,24 +238,33 @@ def _gathered(block_bytes: list[int], other_bytes: int) -> tuple[list[int], list
       buffer, gathered ahead, and gradients of the one behind in the buffer that is reduced.
     - Gathering takes a buffer beside the parameters that are copied out of it, then one more for
       the next block; reducing, a buffer. Gloo copies the buffers that it is given.
-
-    Parameters
-    ----------
-    block_bytes : of the parameters of each block.
-    other_bytes : of the other parameters.
     """
-    around = [0, 0, *block_bytes, 0]
+    other_bytes = of_model.nbytes - sum(weights.nbytes for weights in of_blocks)
+    parameters = [0, 0, *(weights.nbytes for weights in of_blocks)]
+    gradients = [*(weights.gradient_bytes for weights in of_blocks), 0]
     running = [
-        other_bytes + around[index + 1] + own + 2 * around[index + 3]
-        for index, own in enumerate(block_bytes)
+        other_bytes + sum(parameters[index + 1 : index + 3]) + 2 * gradients[index + 1]
+        for index in range(len(of_blocks))
     ]
     between: list[int] = []
-    for index in range(len(block_bytes) + 1):
-        further, before, behind = around[index : index + 3]
+    for index, behind in enumerate(gradients):
+        further, before = parameters[index : index + 2]
         between.append(other_bytes + 2 * behind + before + max(before, 2 * further))
-    between[0] += 3 * other_bytes
+    between[0] += 3 * (of_model.gradient_bytes - sum(gradients))
     return running, between
 
 
-def _weights(module: nn.Module) -> int:
-    return sum(parameter.nbytes for parameter in module.parameters())
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Bytes of a module's parameters, and of their gradients, which frozen ones have not."""
+
+    nbytes: int
+    gradient_bytes: int
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_Weights":
+        parameters = list(module.parameters())
+        return cls(
+            sum(parameter.nbytes for parameter in parameters),
+            sum(parameter.nbytes for parameter in parameters if parameter.requires_grad),
+        )

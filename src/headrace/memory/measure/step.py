@@ -361,8 +361,9 @@ def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
 
         def fake(parameter: torch.Tensor) -> nn.Parameter:
             value = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-            parameter_copy = nn.Parameter(value)
-            parameter_copy.grad = torch.empty_like(parameter_copy)
+            parameter_copy = nn.Parameter(value, requires_grad=parameter.requires_grad)
+            if parameter.requires_grad:  # frozen ones have no state
+                parameter_copy.grad = torch.empty_like(parameter_copy)
             return parameter_copy
 
         groups = [
