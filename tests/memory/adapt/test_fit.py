@@ -131,6 +131,27 @@ def test_state_of_the_optimizer_and_kept_gradients_are_counted() -> None:
     assert resident(StepConditions(optimizer=adam))["optimizer"] == before > 2 * parameters
 
 
+class Proxies(nn.Module):
+    """A loss with parameters: a vector for each class, as losses of metric learning have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(4096, 10))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output @ self.vectors.t(), target)
+
+
+def test_kept_gradients_of_a_loss_are_counted() -> None:
+    """They were not, and a step needed more than its budget by as many bytes as the loss has."""
+    model, loss, (x, y) = network(), Proxies(), sample()
+    fitted = fit(model, (x, y), "10MiB", loss=loss, accumulates=True, cache=False)
+    trained = [*model.parameters(), *loss.parameters()]
+    gradients = sum(-(-each.nbytes // 64) * 64 for each in trained)
+    (plan,) = plans_of(fitted)
+    assert plan.profile.graph.resident["gradients"] == gradients
+
+
 def test_frozen_parameters_have_no_state_of_an_optimizer() -> None:
     """Before the first step they counted as if each got a gradient: budgets were refused."""
     model, (x, y) = network(), sample()

@@ -270,15 +270,10 @@ def unmeasured_profile(
     rounding = ROUNDING.get(where.type, 1)
     if job.optimizer is not None:
         resident["optimizer"] = optimizer_bytes(job.optimizer, rounding)
-    gradients = sum(
-        _rounded(parameter.nbytes, rounding)
-        for parameter in model.parameters()
-        if parameter.requires_grad
-    )
     if job.accumulates:
-        resident["gradients"] = gradients
-    if job.ddp:
-        resident["buckets"] = gradients
+        resident["gradients"] = _gradient_bytes(job.called(model), rounding)
+    if job.ddp:  # which goes around the model, without a loss
+        resident["buckets"] = _gradient_bytes(model, rounding)
     if library_nbytes := library_bytes(where):
         resident["libraries"] = library_nbytes
     return MemoryProfile(
@@ -289,6 +284,14 @@ def unmeasured_profile(
         torch=torch.__version__.partition("+")[0],
         inputs=_inputs(captured),
         provenance={"kind": "measured", "source": "headrace memory measure"},
+    )
+
+
+def _gradient_bytes(module: nn.Module, rounding: int) -> int:
+    return sum(
+        _rounded(parameter.nbytes, rounding)
+        for parameter in module.parameters()
+        if parameter.requires_grad
     )
 
 
