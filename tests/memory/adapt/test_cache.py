@@ -246,6 +246,21 @@ def test_costs_of_an_earlier_way_to_measure_are_not_used(
     assert store.costs(conditions(CPU)) == {}
 
 
+PRECISIONS = """
+import torch
+from headrace.memory.adapt.cache import conditions
+cpu = torch.device("cpu")
+plain = conditions(cpu)
+torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+assert conditions(cpu) != plain
+"""
+
+
+def test_precisions_of_float32_may_be_set_by_the_newer_attributes_of_torch() -> None:
+    """`fit` raised torch's error about a mix of settings, in a Trainer with tf32=True, too."""
+    subprocess.run([sys.executable, "-c", PRECISIONS], check=True)  # settings are a process's
+
+
 def test_no_folder_and_one_that_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

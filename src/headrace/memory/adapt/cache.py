@@ -168,20 +168,30 @@ def cached_costs(
 
 def conditions(device: torch.device) -> dict[str, str]:
     """Return the conditions of measured costs, beside operator and arguments."""
-    backends = torch.backends
+    backends: Any = torch.backends
     shared = {
         "headrace": headrace.__version__,
         "measurement": str(MEASUREMENT),
         "torch": torch.__version__,
         "device": device_name(device),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()),
-        "matmul": torch.get_float32_matmul_precision(),
     }
     if device.type == "cpu":
-        return {**shared, "processor": _processor(), "mkldnn": str(backends.mkldnn.enabled)}
+        mkldnn = backends.mkldnn
+        own = {"processor": _processor(), "mkldnn": str(mkldnn.enabled)}
+        return {**shared, **own, "float32": _precisions(mkldnn.matmul, mkldnn.conv, mkldnn.rnn)}
     cudnn = backends.cudnn
-    switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)
-    return {**shared, "cudnn": " ".join(map(str, switches))}
+    switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)
+    own = {"cudnn": " ".join(map(str, switches))}
+    return {**shared, **own, "float32": _precisions(backends.cuda.matmul, cudnn.conv, cudnn.rnn)}
+
+
+def _precisions(*operators: Any) -> str:
+    """Return what float32 operands of kinds of operators are rounded to.
+
+    Torch's older functions of it raise an error once it was set by these attributes.
+    """
+    return " ".join(str(operator.fp32_precision) for operator in operators)
 
 
 def _processor() -> str:
