@@ -292,7 +292,8 @@ class Hook(HookFigures):
     def __reduce__(self) -> NoReturn:
         raise CompressionError(
             "a model with a compression hook cannot be pickled or copied, as its process group "
-            "cannot: save model.module and the hook's state_dict(), and call ddp_hook again"
+            "cannot: save or copy model.module, save the hook's state_dict(), and call ddp_hook "
+            "again"
         )
 
     # ---- called by torch -------------------------------------------------------------------
