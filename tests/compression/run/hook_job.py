@@ -216,6 +216,16 @@ def a_pair_of_state_and_hook_is_the_same_hook() -> None:
     refuses(lambda: backward(model, 0, dist.get_rank()), "given to hook_pair has not")
 
 
+def a_hooks_own_group_has_the_timeout_of_its_models() -> None:
+    """It had torch's default of 30 minutes, whatever the job's group has."""
+    limit = timedelta(seconds=2 * HANG_S)
+    group = dist.new_group(timeout=limit)
+    hook = ddp_hook(parallel(process_group=group), "minmax:4", when="during")
+    own: Any = hook._group._get_backend(torch.device("cpu"))  # pyright: ignore[reportPrivateUsage]
+    assert own.options._timeout == limit
+    hook.close()
+
+
 class Scalars(dict[str, float]):
     """A writer as TensorBoard's."""
 
@@ -730,6 +740,7 @@ def checks() -> None:
         sixteen_bits_equal_the_simulation,
         a_cast_to_the_gradients_own_type_is_what_ddp_does,
         a_pair_of_state_and_hook_is_the_same_hook,
+        a_hooks_own_group_has_the_timeout_of_its_models,
         figures_are_bytes_saved_level_and_exposed_seconds,
         compression_starts_after_steps,
         not_finite_skips_on_all_ranks,

@@ -17,7 +17,7 @@ _groups_made = 0
 
 
 def same_ranks(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return another process group of a group's ranks and backend; a collective of its ranks.
+    """Return another process group of a group's ranks, backend and timeout; a collective of them.
 
     Raises
     ------
@@ -31,6 +31,7 @@ def same_ranks(group: dist.ProcessGroup) -> dist.ProcessGroup:
         new_group = dist.new_group(
             dist.get_process_group_ranks(group),
             backend=dist.get_backend(group),
+            timeout=group._get_backend(torch.device("cpu")).options._timeout,
             use_local_synchronization=True,
         )
     assert isinstance(new_group, dist.ProcessGroup)
