@@ -122,7 +122,7 @@ class Averager:
         self._plain: list[Tensor] = []
         self._spent: dict[str, Tensor] = {}  # gradients that residuals went out with in this step
         # summed over the ranks: values that are not finite; then, of each parameter, its users
-        self._flags: Tensor = torch.zeros(1, device="cpu")
+        self._flags: Tensor = torch.zeros(1, dtype=torch.float32, device="cpu")
 
     # ---- a step ----------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class Averager:
         residual = self._residuals.get(name)
         shape = self._shapes[name]
         if residual is None:
-            return torch.zeros(shape, device="cpu")
+            return torch.zeros(shape, dtype=torch.float32, device="cpu")
         return residual.to(torch.float32, copy=True).view(shape)
 
     def state_dict(self) -> dict[str, Any]:
@@ -439,7 +439,8 @@ class Averager:
     def _begin(self, gradients: Gradients) -> None:
         self._open, self.finite = True, True
         self.step += 1
-        self._flags = torch.zeros(1, device=gradients[0][1].device if gradients else None)
+        device = gradients[0][1].device if gradients else None
+        self._flags = torch.zeros(1, dtype=torch.float32, device=device)
 
     def _close(self) -> None:
         self._open = False

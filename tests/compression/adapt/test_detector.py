@@ -50,3 +50,16 @@ def test_sums_that_were_loaded_elsewhere_follow_the_gradient() -> None:
         assert again.noise(norms) == whole.noise(norms)
     assert all(isinstance(each, DeviceTensor) for each in again._sums.values())
     assert set(double.waits) <= {"aten.copy_.default", "aten._to_copy.default"}  # as it moves
+
+
+def test_sums_are_of_32_bits_whatever_type_is_a_scripts_default() -> None:
+    """With torch.set_default_dtype(torch.bfloat16) a sum of ones ended at 256."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        detector = Detector({"w": (4,)})
+        for _ in range(1000):
+            detector.add("w", torch.ones(4, dtype=torch.float32))
+    finally:
+        torch.set_default_dtype(default)
+    assert detector.norms() == {"w": pytest.approx(2.0)}

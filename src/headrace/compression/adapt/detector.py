@@ -97,7 +97,7 @@ class Detector:
             self._squares.copy_(state["squares"])
 
     def _allocate(self, device: torch.device) -> None:
-        memory = torch.zeros(sum(self._sizes.values()), device=device)
+        memory = torch.zeros(sum(self._sizes.values()), dtype=torch.float32, device=device)
         if self._memory is not None:  # loaded elsewhere
             memory.copy_(self._memory)
         self._squares = self._squares.to(device)

@@ -158,7 +158,12 @@ class PowerSGD(_FactorCodec):
                     right[:have].copy_(warm[:have])
                 if have < rank:
                     generator = generator or context.generator(own=False)
-                    fresh = torch.randn(rank - have, columns, generator=generator, device="cpu")
+                    fresh = torch.randn(
+                        (rank - have, columns),
+                        generator=generator,
+                        dtype=torch.float32,
+                        device="cpu",
+                    )
                     fresh = torch.nn.functional.normalize(fresh)
                     right[have:].copy_(upload(fresh, right.device))
                     states[index]["right"] = right.clone()

@@ -148,9 +148,8 @@ class Messages:
         """Close the group's connections: messages under way fail, on the other ranks, too."""
         tag = _FIRST_TAG - 1  # of no message
         with suppress(RuntimeError):
-            awaited = dist.irecv(
-                torch.empty(1, device="cpu"), group=self._group, group_src=self._after(1), tag=tag
-            )
+            into = torch.empty(1, dtype=torch.uint8, device="cpu")
+            awaited = dist.irecv(into, group=self._group, group_src=self._after(1), tag=tag)
             _work(awaited).wait(timedelta(milliseconds=1))  # Gloo closes them when it times out
 
 

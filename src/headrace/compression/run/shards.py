@@ -54,14 +54,14 @@ class ShardedParameter:
 
     def empty_shards(self, ranks: int) -> Sequence[Tensor]:
         """Return zeros in the shapes of shards of any number of ranks, without padding."""
-        zeros = torch.zeros(self.shape, device="cpu")
+        zeros = torch.zeros(self.shape, dtype=torch.float32, device="cpu")
         length = -(-self.shape[self.dim] // ranks)
         starts = [min(rank * length, self.shape[self.dim]) for rank in range(ranks + 1)]
         return [zeros.narrow(self.dim, a, b - a) for a, b in pairwise(starts)]
 
 
 class ShardedGroup:
-    """The parameters that one module shards together.
+    """The parameters that one module shards together, and that are not frozen.
 
     Attributes
     ----------
