@@ -155,6 +155,25 @@ def test_of_two_metrics_of_a_class_the_older_is_written(tmp_path: Path) -> None:
     assert written() == ['headrace_valued{rank="0"} 2.0']
 
 
+class MoreValued(Valued):
+    """The same gauge, and another."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield from super().collect()
+        yield self.gauge("more", "A value", self._value)
+
+
+def test_metrics_of_a_class_and_of_one_that_extends_it_are_one(tmp_path: Path) -> None:
+    """Of a hook of "auto" and another hook, every series came twice."""
+    path = tmp_path / "m.prom"
+    first, second = start_metrics(Valued(1), path), start_metrics(MoreValued(2), path)
+    assert first is not None
+    assert second is not None
+    first.close()  # it writes those of both
+    assert path.read_text().count("headrace_valued{") == 1
+    second.close()
+
+
 def test_metrics_of_several_ranks_are_refused() -> None:
     with pytest.raises(InputError, match=r"metrics are of ranks \[0, 1\], needs those of one"):
         start_metrics([Sample(0), Others(1)], 9)

@@ -64,10 +64,14 @@ class _Destination(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families of the first metrics of each class; called from any thread."""
+        """Return the families of the first metrics of each class; called from any thread.
+
+        A class that extends another counts as that: it has the same series, and more.
+        """
         first: dict[type, RankMetrics] = {}
         for collector in self._metrics:
-            first.setdefault(type(collector), collector)
+            lineage = type(collector).__mro__
+            first.setdefault(lineage[lineage.index(RankMetrics) - 1], collector)
         return [family for collector in first.values() for family in collector.collect()]
 
     def add(self, metrics: Iterable[RankMetrics]) -> None:
