@@ -178,6 +178,19 @@ def test_a_model_that_cannot_be_found_fails_as_wrong_input_before_ranks_are_star
     assert sys.path == before
 
 
+def test_options_of_steps_have_no_effect_on_codecs_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were ignored beside --like, which takes no steps and has its profile's buckets."""
+    arguments = ["compression", "measure", "--like", "a.profile", "-o", "b.profile"]
+    for name, text in (("--steps", "50"), ("--bucket", "1MiB")):
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments, name, text])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert f"{name} has no effect with --like" in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_error_of_a_model_that_prints_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

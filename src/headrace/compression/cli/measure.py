@@ -10,13 +10,16 @@ from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, warn_if_busy
 from headrace.cli.ending import unwound_by_signals
 from headrace.cli.former import Former
-from headrace.cli.options import output_option, size_option
+from headrace.cli.options import output_option, refuse_without_effect, size_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure.local import EXAMPLE, measure_locally
 from headrace.compression.profile import CompressionProfile
 from headrace.extras import require
 from headrace.units import parse_size
+
+_BUCKET, _STEPS = "25MiB", 10
+"""Defaults of --bucket and --steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +61,10 @@ def profile_command(
     ] = None,
     bucket: Annotated[
         str, size_option("DDP's bucket_cap_mb"), Former("--bucket-mb", unit="MiB")
-    ] = "25MiB",
+    ] = _BUCKET,
     steps: Annotated[
         int, typer.Option(help="Training steps to measure, of each kind.", min=3)
-    ] = 10,
+    ] = _STEPS,
 ) -> StepTimesResult:
     """Measure a training step without and with communication, and codecs with all ranks encoding.
 
@@ -71,6 +74,9 @@ def profile_command(
     """
     if model is not None and like is not None:
         raise CompressionError("--model and --like given, needs one: --like has its model")
+    if like is not None:
+        unused = {"--bucket": bucket != _BUCKET, "--steps": steps != _STEPS}
+        refuse_without_effect(unused, "with --like, which times codecs alone")
     require("torch", "torch", "measuring a training step")
     specs = [str(CodecSpec.parse(text)) for text in (codecs or "").split(",") if text.strip()]
     with unwound_by_signals():  # which ends the ranks, and removes their folder
