@@ -89,6 +89,11 @@ def test_schedules_that_look_at_no_learning_rates_need_no_optimizer(
     assert pair(Auto(schedule=AdaQS(levels=("bf16", "none")))) is not None
 
 
+def a_trainer(model: nn.Module, scaler: Any = None, **more: Any) -> Any:
+    accelerator = SimpleNamespace(scaler=scaler)
+    return SimpleNamespace(model_wrapped=model, accelerator=accelerator, **more)
+
+
 def page() -> str:
     return (Path(__file__).parents[3] / "docs" / "compression.md").read_text()
 
@@ -131,7 +136,7 @@ def test_lines_for_the_trainer(model: DistributedDataParallel) -> None:
     pytest.importorskip("transformers")
     (line,) = rows()["Trainer"]
     callbacks: list[Any] = []
-    trainer = SimpleNamespace(model_wrapped=model, add_callback=callbacks.append)
+    trainer = a_trainer(model, add_callback=callbacks.append)
     exec(line, {"trainer_callback": trainer_callback, "trainer": trainer})
     (added,) = callbacks
     added.on_train_begin(SimpleNamespace(world_size=1), None, None)
@@ -145,7 +150,7 @@ def test_a_second_call_of_train_goes_on_with_the_hook(
 ) -> None:
     """The Trainer keeps the model that it has wrapped, and compiled: both were refused."""
     pytest.importorskip("transformers")
-    trainer: Any = SimpleNamespace(model_wrapped=model)
+    trainer = a_trainer(model)
     if compiled:
         trainer.model_wrapped = torch.compile(model, backend="eager")
     added = trainer_callback(trainer, "minmax:4")
@@ -157,6 +162,32 @@ def test_a_second_call_of_train_goes_on_with_the_hook(
     first, trainer.model_wrapped = added.hook, DistributedDataParallel(nn.Linear(64, 64))
     added.on_train_begin(SimpleNamespace(world_size=1), None, None)
     assert added.hook is not first
+
+
+def test_the_trainers_scaler_is_followed_and_hooks_of_former_models_are_closed(
+    model: DistributedDataParallel,
+) -> None:
+    """Residuals kept the scale of the step before, and a second model left a hook behind."""
+    pytest.importorskip("transformers")
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(()))  # it has no scale before
+    trainer = a_trainer(model, scaler)
+    added = trainer_callback(trainer, "topk:1%")
+    added.on_train_begin(SimpleNamespace(world_size=1), None, None)
+    averages(model)
+    first = added.hook
+    assert first is not None
+    residual = first.averager.residual("weight")
+    assert residual.any()
+    scaler.update(2.0)
+    model.zero_grad()
+    model(torch.zeros(1, 64)).sum().backward()  # the weight has no gradient but its residual
+    left = first.averager.residual("weight") + model.module.weight.grad
+    torch.testing.assert_close(left, residual / 2)
+    trainer.model_wrapped = DistributedDataParallel(nn.Linear(64, 64))
+    added.on_train_begin(SimpleNamespace(world_size=1), None, None)
+    with pytest.raises(CompressionError, match="the hook was closed"):
+        averages(model)
 
 
 def test_names_are_those_before_compiling(model: DistributedDataParallel) -> None:

@@ -38,7 +38,12 @@ class CompressionCallback(TrainerCallback):
         if args.world_size == 1 and not isinstance(model, DistributedDataParallel):
             return
         if model is not self._hooked:
-            self.hook = make_hook(hooked_model(model), self._policy, **self._options)
+            if self.hook is not None:  # of a model that the Trainer has dropped
+                self.hook.close()
+            # of fp16, where accelerate scales the loss
+            scaler = self._trainer.accelerator.scaler
+            options = {**self._options, "scaler": scaler}
+            self.hook = make_hook(hooked_model(model), self._policy, **options)
             self._hooked = model
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
