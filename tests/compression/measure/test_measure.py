@@ -202,6 +202,26 @@ def test_an_error_of_a_model_that_prints_is_told(
         measure_locally("printing:make", ranks=2)
 
 
+def test_parameters_without_a_gradient_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDP asked for find_unused_parameters=True, which no option of the command gives it."""
+    (tmp_path / "pooled.py").write_text(
+        "import torch\n\n\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.used, self.pooler = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)\n\n"
+        "    def forward(self, x):\n"
+        "        return self.used(x)\n\n\n"
+        "def make():\n"
+        "    return Net(), torch.ones(2, 4)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommunicationError, match=r"on 2 parameters, 'pooler.weight' among them"):
+        measure_locally("pooled:make", ranks=2, steps=3)
+
+
 def test_bad_arguments_fail_before_ranks_are_started() -> None:
     with pytest.raises(CompressionError, match="ranks is 1"):
         measure_locally(ranks=1)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from headrace.compression.errors import CompressionError
 from headrace.compression.names import parameter_names
 
 LossOf = Callable[[nn.Module], torch.Tensor]
@@ -89,6 +90,7 @@ class ObservedModel:
         loss = self._loss_of(self._ddp)
         forward = self._now()
         loss.backward()
+        self._check_gradients()
         ended = self._now()
         if self._optimizer is not None:
             self._optimizer.step()
@@ -102,6 +104,15 @@ class ObservedModel:
             other=other_s * 1e6,
             ready=[ready_s * 1e6 for ready_s in ready],
         )
+
+    def _check_gradients(self) -> None:
+        """Raise CompressionError if a parameter has none: DDP would wait for it then."""
+        unused = [n for p, n in self._names.items() if p.requires_grad and p.grad is None]
+        if unused:
+            raise CompressionError(
+                f"the loss does not depend on {len(unused)} parameters, {unused[0]!r} among them: "
+                "freeze them (requires_grad_(False)), or return a model without them"
+            )
 
     def _now(self) -> float:
         if self.device.type != "cpu":
