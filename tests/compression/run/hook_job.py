@@ -448,6 +448,30 @@ def unused_parameters_keep_their_residual() -> None:
         hook.close()
 
 
+def parameters_that_were_frozen_at_first_keep_their_residual() -> None:
+    """A GAN's discriminator, frozen in its generator's steps, lost its residual in every one."""
+    name = "branch.weight"
+    for pair in (False, True):
+        model = parallel(find_unused_parameters=True)
+        branch = model.module.branch.requires_grad_(False)
+        state, on_bucket = hook_pair(model.module, "powersgd:1")
+        if pair:
+            model.register_comm_hook(state, on_bucket)
+        hook = None if pair else ddp_hook(model, "powersgd:1")
+        before = torch.zeros(branch.weight.shape)
+        for step in range(6):
+            branch.requires_grad_(step % 2 == 1)
+            for parameter in model.parameters():
+                parameter.grad = parameter.grad if step % 2 == 0 else None
+            model(data(step, dist.get_rank())).square().mean().backward()
+            hook = hook or state.hook
+            left = hook.averager.residual(name)
+            assert torch.equal(left, before) == (step % 2 == 0), (pair, step)
+            before = left
+        assert hook is not None
+        hook.close()
+
+
 def codecs_change_between_steps() -> None:
     model = parallel()
     hook = ddp_hook(model, "powersgd:1", when="during")
@@ -748,6 +772,7 @@ def checks() -> None:
         observers_are_called_one_at_a_time_with_finite_means,
         accumulates_without_synchronization,
         unused_parameters_keep_their_residual,
+        parameters_that_were_frozen_at_first_keep_their_residual,
         codecs_change_between_steps,
         a_checkpoint_of_another_policy_keeps_the_hooks_codecs,
         a_checkpoint_of_the_policy_or_an_earlier_version_has_its_codecs,

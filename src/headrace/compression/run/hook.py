@@ -350,6 +350,8 @@ class Hook(HookFigures):
             self.averager.admit(name, parameter.shape)
             _check_type(name, parameter, self.averager.codecs[name])
             self._parameters[name], self._types[name] = parameter, parameter.dtype
+            if self._use is not None:
+                self._use.add(name, parameter)
 
     def _begin(self) -> None:
         if self._buckets:  # a backward pass that ended half-way

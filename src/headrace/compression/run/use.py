@@ -10,6 +10,7 @@ from functools import partial
 
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 
 class GradientUse:
@@ -17,18 +18,27 @@ class GradientUse:
 
     Parameters
     ----------
-    parameters : that require gradients, by name. Those that have one already count as used: the
+    parameters : that DDP averages, by name. Those that have a gradient already count as used: the
         hook of a trainer is made in the middle of a backward pass.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        self._parameters = parameters
-        self._reached = {name for name, p in parameters.items() if p.grad is not None}
+        self._parameters: dict[str, Tensor] = {}
+        self._reached: set[str] = set()
+        self._handles: list[RemovableHandle] = []
+        for name, parameter in parameters.items():
+            self.add(name, parameter)
+
+    def add(self, name: str, parameter: Tensor) -> None:
+        """Follow one more parameter, frozen or not."""
+        self._parameters[name] = parameter
+        if parameter.grad is not None:
+            self._reached.add(name)
+        trained = parameter.requires_grad
+        node = get_gradient_edge(parameter.requires_grad_()).node
+        parameter.requires_grad_(trained)
         # before the node, so that the last parameter's is called before DDP hands out the bucket
-        self._handles = [
-            get_gradient_edge(parameter).node.register_prehook(partial(_reach, self._reached, name))
-            for name, parameter in parameters.items()
-        ]
+        self._handles.append(node.register_prehook(partial(_reach, self._reached, name)))
 
     def unused(self) -> set[str]:
         """Return the names of the parameters without gradient in the present step."""
