@@ -1,6 +1,7 @@
 """One rank of a job whose gradients are compressed; run by test_hook.py. Arguments: what, more."""
 
 import copy
+import gc
 import hashlib
 import io
 import json
@@ -214,6 +215,37 @@ def a_pair_of_state_and_hook_is_the_same_hook() -> None:
     model = parallel()
     model.register_comm_hook(other, on_bucket)
     refuses(lambda: backward(model, 0, dist.get_rank()), "given to hook_pair has not")
+
+
+def a_pair_goes_on_where_the_module_is_wrapped_again() -> None:
+    """All gradients were zero: torch made other nodes, by which no parameter counted as used."""
+    ours, network = parallel(find_unused_parameters=True), Net()
+    hook = ddp_hook(ours, "minmax:4")
+    state, on_bucket = hook_pair(network, "minmax:4")
+
+    def wrapped() -> DistributedDataParallel:
+        gc.collect()  # the model that was wrapped before, and what it holds of torch
+        model = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB)
+        model.register_comm_hook(state, on_bucket)
+        return model
+
+    model = wrapped()
+    for step in range(4):
+        if step == 2:
+            del model
+            model = wrapped()
+        backward(ours, step, dist.get_rank())
+        backward(model, step, dist.get_rank())
+        descend(ours)
+        descend(model)
+        assert torch.equal(weights(ours), weights(network)), step
+    del model
+    network.first.requires_grad_(False)
+    backward(wrapped(), 4, dist.get_rank())
+    assert network.last.weight.grad is not None
+    assert network.last.weight.grad.any()
+    state.hook.close()
+    hook.close()
 
 
 def a_hooks_own_group_has_the_timeout_of_its_models() -> None:
@@ -764,6 +796,7 @@ def checks() -> None:
         sixteen_bits_equal_the_simulation,
         a_cast_to_the_gradients_own_type_is_what_ddp_does,
         a_pair_of_state_and_hook_is_the_same_hook,
+        a_pair_goes_on_where_the_module_is_wrapped_again,
         a_hooks_own_group_has_the_timeout_of_its_models,
         figures_are_bytes_saved_level_and_exposed_seconds,
         compression_starts_after_steps,

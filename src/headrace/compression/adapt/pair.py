@@ -58,6 +58,8 @@ class HookState:
         """Take a bucket: see `Hook`."""
         if self._hook is None:
             self._hook = self._make(bucket)
+        elif bucket.index() == 0:
+            self._hook.follow_anew()
         return self._hook.on_bucket(bucket)
 
     def _make(self, bucket: dist.GradBucket) -> Hook:

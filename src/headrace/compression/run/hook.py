@@ -274,6 +274,11 @@ class Hook(HookFigures):
         """Return why a saved state's codecs are not used; "": they are."""
         return self.averager.reason_against(state)
 
+    def follow_anew(self) -> None:
+        """Follow the gradients of the model, in case that a trainer has wrapped it again."""
+        if self._use is not None:
+            self._use.follow_anew()
+
     def close(self) -> None:
         """End the thread and the process group of this hook, unless all groups were destroyed.
 

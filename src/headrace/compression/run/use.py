@@ -40,6 +40,16 @@ class GradientUse:
         # before the node, so that the last parameter's is called before DDP hands out the bucket
         self._handles.append(node.register_prehook(partial(_reach, self._reached, name)))
 
+    def follow_anew(self) -> None:
+        """Follow the nodes that torch has made since, of a model that was wrapped again.
+
+        Called in a backward pass, which has reached a parameter if its nodes are followed.
+        """
+        if not self._reached:
+            self.close()
+            for name, parameter in self._parameters.items():
+                self.add(name, parameter)
+
     def unused(self) -> set[str]:
         """Return the names of the parameters without gradient in the present step."""
         # the pass reaches parameters of unused outputs as well, without a gradient
@@ -57,6 +67,7 @@ class GradientUse:
         """Stop following."""
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
 
 
 def _reach(reached: set[str], name: str, _gradients: object) -> None:
