@@ -248,6 +248,28 @@ def a_pair_goes_on_where_the_module_is_wrapped_again() -> None:
     hook.close()
 
 
+def a_pair_continues_from_a_state_in_its_first_step() -> None:
+    """A pair had no hook to load a state before its first step, which sent no residual."""
+    ours = parallel(find_unused_parameters=True)
+    hook = ddp_hook(ours, "minmax:2")
+    for step in range(2):
+        backward(ours, step, dist.get_rank())
+        descend(ours)
+    network = copy.deepcopy(ours.module)
+    state, on_bucket = hook_pair(network, "minmax:2")
+    state.load_state_dict(copy.deepcopy(hook.state_dict()))
+    model = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB)
+    model.register_comm_hook(state, on_bucket)
+    for each in (ours, model):
+        backward(each, 2, dist.get_rank())
+        descend(each)
+    assert torch.equal(weights(ours), weights(model))
+    assert state.hook.step == hook.step == 3
+    state.load_state_dict(hook.state_dict())
+    state.hook.close()
+    hook.close()
+
+
 def a_hooks_own_group_has_the_timeout_of_its_models() -> None:
     """It had torch's default of 30 minutes, whatever the job's group has."""
     limit = timedelta(seconds=2 * HANG_S)
@@ -797,6 +819,7 @@ def checks() -> None:
         a_cast_to_the_gradients_own_type_is_what_ddp_does,
         a_pair_of_state_and_hook_is_the_same_hook,
         a_pair_goes_on_where_the_module_is_wrapped_again,
+        a_pair_continues_from_a_state_in_its_first_step,
         a_hooks_own_group_has_the_timeout_of_its_models,
         figures_are_bytes_saved_level_and_exposed_seconds,
         compression_starts_after_steps,

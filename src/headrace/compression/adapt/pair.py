@@ -7,6 +7,7 @@ backward pass, when the parameters are those that DistributedDataParallel averag
 # torch does not export GradBucket and the default group from its stubs
 # pyright: reportPrivateImportUsage=false
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ class HookState:
         self._policy = checked_policy(policy, **options)
         self._options = options
         self._hook: Hook | None = None
+        self._saved: Any = None
 
     @property
     def hook(self) -> Hook:
@@ -54,10 +56,20 @@ class HookState:
             raise CompressionError("the hook is made in the first backward pass, needs one before")
         return self._hook
 
+    def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from saved states of hooks, once there is a hook; see `Hook.load_state_dict`."""
+        if self._hook is None:
+            self._saved = states
+        else:
+            self._hook.load_state_dict(states)
+
     def on_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Take a bucket: see `Hook`."""
         if self._hook is None:
             self._hook = self._make(bucket)
+            if self._saved is not None:
+                self._hook.load_state_dict(self._saved)
+                self._saved = None
         elif bucket.index() == 0:
             self._hook.follow_anew()
         return self._hook.on_bucket(bucket)
