@@ -270,6 +270,26 @@ def a_pair_continues_from_a_state_in_its_first_step() -> None:
     hook.close()
 
 
+def ranks_of_a_group_may_stand_in_any_order() -> None:
+    """Shards went to the wrong ranks: torch sorts the ranks of a group that a hook makes."""
+    options: Any = {"sort_ranks": False}
+    try:
+        group = dist.new_group([1, 0], **options)
+    except TypeError:  # torch 2.14 sorts those of all groups
+        return
+    models = [parallel(process_group=group) for _ in range(2)]
+    hooks = [
+        ddp_hook(model, "minmax:4", when=when)
+        for model, when in zip(models, ("after", "during"), strict=True)
+    ]
+    for model in models:
+        backward(model, 0, dist.get_rank())
+        descend(model)
+    assert torch.equal(*map(weights, models))
+    for hook in hooks:
+        hook.close()
+
+
 def a_hooks_own_group_has_the_timeout_of_its_models() -> None:
     """It had torch's default of 30 minutes, whatever the job's group has."""
     limit = timedelta(seconds=2 * HANG_S)
@@ -820,6 +840,7 @@ def checks() -> None:
         a_pair_of_state_and_hook_is_the_same_hook,
         a_pair_goes_on_where_the_module_is_wrapped_again,
         a_pair_continues_from_a_state_in_its_first_step,
+        ranks_of_a_group_may_stand_in_any_order,
         a_hooks_own_group_has_the_timeout_of_its_models,
         figures_are_bytes_saved_level_and_exposed_seconds,
         compression_starts_after_steps,

@@ -128,6 +128,7 @@ class Hook(HookFigures):
         self._require_same(when)
         self._own = when == "during" and group.size() > 1
         self._group: dist.ProcessGroup = same_ranks(group) if self._own else group
+        self.averager.rank = self._group.rank()  # torch sorts the ranks of a new group
         self._exchanger = Exchanger(self._group)
         self._worker = ThreadPoolExecutor(1, "headrace-compression") if self._own else None
         self._buckets: list[tuple[torch.futures.Future[Tensor], Tensor, Gradients]] = []
