@@ -276,6 +276,20 @@ def unused_parameters_are_averaged_plainly() -> None:
     assert all(p.grad is not None for p in model[4].parameters())
 
 
+def a_model_that_was_evaluated_is_taken() -> None:
+    """It ended in a KeyError: an evaluation leaves the root's parameters whole."""
+    model = sharded()
+    inputs, _ = batch(0, dist.get_rank())
+    with torch.no_grad():
+        model(inputs)
+    hook = fsdp_hook(model, Policy(codec="minmax:4", **RULES))
+    losses = train(model)
+    assert end(losses) < 0.8 * losses[0]
+    assert {name for part in hook.state_dict().values() for name in part["residuals"]} == {
+        name for name, _ in network().named_parameters()
+    }
+
+
 def names_are_those_before_compiling() -> None:
     """States of compiled layers are those of plain ones; layers sharded together count once."""
     model = network()
@@ -483,6 +497,7 @@ CHECKS = [
     residuals_follow_the_scale,
     replicas_use_any_codec,
     unused_parameters_are_averaged_plainly,
+    a_model_that_was_evaluated_is_taken,
     names_are_those_before_compiling,
     what_cannot_be_is_refused,
 ]

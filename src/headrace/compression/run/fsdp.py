@@ -153,12 +153,11 @@ class FsdpHook(HookFigures):
 
 def _sharded_groups(model: nn.Module) -> list[ShardedGroup]:
     """Return the parameters that modules shard together, or raise CompressionError if none do."""
+    sharded = {n: module for n, module in model.named_modules() if isinstance(module, FSDPModule)}
+    for module in sharded.values():  # an evaluation leaves parameters whole, the model's own
+        module.reshard()
     names = parameter_names(model)
-    modules = [
-        ShardedGroup(uncompiled_name(name), module, names)
-        for name, module in model.named_modules()
-        if isinstance(module, FSDPModule)
-    ]
+    modules = [ShardedGroup(uncompiled_name(n), module, names) for n, module in sharded.items()]
     # fully_shard([first, second]) gives both modules the same parameters
     groups = {id(group.inner): group for group in modules if group.columns}
     if not groups:
