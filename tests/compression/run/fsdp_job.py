@@ -276,6 +276,39 @@ def unused_parameters_are_averaged_plainly() -> None:
     assert all(p.grad is not None for p in model[4].parameters())
 
 
+def frozen_parameters_are_left_out() -> None:
+    """LoRA: nothing of a module with a frozen parameter was compressed, in silence."""
+    mesh = init_device_mesh(DEVICE.type, (RANKS, 1), mesh_dim_names=("hosts", "shards"))
+    for shards, replicas in ((None, None), (mesh["shards"], mesh["hosts"].get_group())):
+        model = network()
+        for parameter in (*model[0].parameters(), model[2].bias):
+            parameter.requires_grad_(False)
+        sharded(shards, model)
+        hook = fsdp_hook(model, Policy(codec="minmax:4", **RULES), replicas=replicas)
+        losses = train(model)
+        assert end(losses) < losses[0]
+        assert hook.sent_bytes < 0.5 * hook.statistics.plain_bytes
+        state = hook.state_dict()
+        if replicas is None:
+            assert {name for part in state.values() for name in part["residuals"]} == {
+                "2.weight",
+                "4.weight",
+                "4.bias",
+            }
+            for parameter in model[0].parameters():
+                parameter.requires_grad_(True)
+            again = fsdp_hook(model, Policy(codec="minmax:4", **RULES))
+            again.load_state_dict(state)
+            train(model, range(2))
+            state = again.state_dict()
+            assert "0.weight" in state[""]["residuals"]
+            hook.load_state_dict(state)
+    other_type = nn.Linear(5, 5).double().requires_grad_(False)
+    frozen = nn.Sequential(network(), other_type).to(DEVICE)
+    fully_shard(frozen)
+    fsdp_hook(frozen, "none")
+
+
 def a_model_that_was_evaluated_is_taken() -> None:
     """It ended in a KeyError: an evaluation leaves the root's parameters whole."""
     model = sharded()
@@ -497,6 +530,7 @@ CHECKS = [
     residuals_follow_the_scale,
     replicas_use_any_codec,
     unused_parameters_are_averaged_plainly,
+    frozen_parameters_are_left_out,
     a_model_that_was_evaluated_is_taken,
     names_are_those_before_compiling,
     what_cannot_be_is_refused,

@@ -159,7 +159,7 @@ def _sharded_groups(model: nn.Module) -> list[ShardedGroup]:
     names = parameter_names(model)
     modules = [ShardedGroup(uncompiled_name(n), module, names) for n, module in sharded.items()]
     # fully_shard([first, second]) gives both modules the same parameters
-    groups = {id(group.inner): group for group in modules if group.columns}
+    groups = {id(group.inner): group for group in modules if group.inner is not None}
     if not groups:
         raise CompressionError(
             f"model is a {type(model).__name__} without sharded modules, needs fully_shard"

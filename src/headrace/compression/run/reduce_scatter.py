@@ -193,10 +193,11 @@ class CompressedReduceScatter(ReduceScatter):
         ranks, began_s = group.size(), time.perf_counter()
         rows = input_tensor.view(ranks, -1)
         plain_bytes = (ranks - 1) / ranks * input_tensor.nbytes
-        if rows.shape[1] == self._elements and self.step >= self._start_after:
+        are_all = self._group.are_all(rows.shape[1])
+        if are_all and self.step >= self._start_after:
             self._average(output_tensor, rows, group, factor=ranks if sums else 1)
             return
-        if rows.shape[1] == self._elements:
+        if are_all:
             self.step += 1
         # too early, or not all parameters took part in this step
         dist.reduce_scatter_tensor(output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group)
@@ -343,7 +344,10 @@ class CompressedReduceScatter(ReduceScatter):
                 )
             parts = self.residual.split(group.sizes, dim=1)
             for column, rows in zip(group.columns, parts, strict=True):
-                shards = column.split(source["residuals"][column.name], group.ranks)
+                residual = source["residuals"].get(column.name)
+                if residual is None:  # it was frozen
+                    continue
+                shards = column.split(residual, group.ranks)
                 for row, shard in zip(rows, shards, strict=True):
                     row.add_(shard.reshape(-1).to(row.device), alpha=weight)
         self._rescale(self._scale.load(model.get("scale")))

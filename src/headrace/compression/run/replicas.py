@@ -43,7 +43,7 @@ class ReplicaAverage:
         plain_bytes = allreduce_bytes(reduced.nbytes, self._replicas.size())
         sums.steps += 1
         sums.plain_bytes += plain_bytes
-        if reduced.numel() != sum(sizes):  # not all parameters took part in this step
+        if not self._group.are_all(reduced.numel()):  # not all parameters took part in this step
             dist.all_reduce(reduced, group=self._replicas)
             reduced.div_(self._replicas.size())
             sums.sent_bytes += plain_bytes

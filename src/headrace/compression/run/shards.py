@@ -76,7 +76,10 @@ class ShardedGroup:
             raise CompressionError(f"module {name!r} has parameters on several meshes, needs one")
         self.name, self.module = name, module
         self.inner: Any = groups[0] if groups else None
-        parts = self.inner.fsdp_params if groups else []
+        sharded: list[Any] = self.inner.fsdp_params if groups else []
+        parts = self._parts = [part for part in sharded if part.sharded_param.requires_grad]
+        frozen = [part for part in sharded if not part.sharded_param.requires_grad]
+        self._frozen = {names[part.sharded_param] for part in frozen}
         self.columns = [
             ShardedParameter(
                 name=names[part.sharded_param],
@@ -99,6 +102,11 @@ class ShardedGroup:
                     f"{', '.join(map(str, GRADIENT_TYPES))}"
                 )
 
+    def are_all(self, elements: int) -> bool:
+        """Return whether a reduced gradient of so many elements is that of all columns."""
+        trained = all(part.sharded_param.requires_grad for part in self._parts)
+        return trained and elements == sum(self.sizes)
+
     def padding(self) -> list[tuple[int, slice]]:
         """Return the rows of the reduced gradient and their elements that are of no parameter."""
         rows: list[tuple[int, slice]] = []
@@ -113,8 +121,8 @@ class ShardedGroup:
         return rows
 
     def check(self, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise CompressionError unless residuals, by name, have these shapes."""
-        state_shapes = {name: tuple(residual.shape) for name, residual in state.items()}
+        """Raise CompressionError unless residuals, by name, have these shapes; frozen ones any."""
+        state_shapes = {n: tuple(r.shape) for n, r in state.items() if n not in self._frozen}
         if wrong := [name for name in state_shapes if state_shapes[name] != shapes.get(name)]:
             raise CompressionError(
                 f"residual of {wrong[0]!r} has shape {state_shapes[wrong[0]]}, needs "
