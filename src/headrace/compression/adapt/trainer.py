@@ -42,7 +42,7 @@ class CompressionCallback(TrainerCallback):
                 self.hook.close()
             # of fp16, where accelerate scales the loss
             scaler = self._trainer.accelerator.scaler
-            options = {**self._options, "scaler": scaler}
+            options: dict[str, Any] = {**self._options, "scaler": scaler}
             self.hook = make_hook(hooked_model(model), self._policy, **options)
             self._hooked = model
 

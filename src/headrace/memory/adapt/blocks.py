@@ -228,9 +228,7 @@ def _held(
     )
 
 
-def _gathered(
-    of_blocks: Sequence["_Weights"], of_model: "_Weights"
-) -> tuple[list[int], list[int]]:
+def _gathered(of_blocks: Sequence["_Weights"], of_model: "_Weights") -> tuple[list[int], list[int]]:
     """Return the parameters and gradients that FSDP2 has whole: while blocks run, and between.
 
     - Parameters outside of the blocks stay gathered, and are reduced at the end of the step.

@@ -187,7 +187,7 @@ def conditions(device: torch.device) -> dict[str, str]:
 
 
 def _precisions(*operators: Any) -> str:
-    """Return what float32 operands of kinds of operators are rounded to.
+    """Return the types that float32 operands of kinds of operators are rounded to.
 
     Torch's older functions of it raise an error once it was set by these attributes.
     """

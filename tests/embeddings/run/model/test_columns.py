@@ -218,21 +218,21 @@ def test_modules_that_are_not_served_are_refused_by_name(module: nn.Module, mess
 
 def tied(*, to_table: bool) -> nn.ModuleDict:
     """Return a model of a layer, or another table, with the weight of a table."""
-    model = nn.ModuleDict({"items": nn.Embedding(10, 4)})
+    model = nn.ModuleDict({"goods": nn.Embedding(10, 4)})
     model["scores"] = nn.Embedding(10, 4) if to_table else nn.Linear(4, 10, bias=False)
-    model["scores"].weight = model["items"].weight
+    model["scores"].weight = model["goods"].weight
     return model
 
 
 def test_a_weight_is_that_of_one_module() -> None:
     """A layer's was in no optimizer any more: scores of items had the rows of the beginning."""
-    with pytest.raises(EmbeddingError, match=r"items and scores\.weight share a weight, .* rows a"):
+    with pytest.raises(EmbeddingError, match=r"goods and scores\.weight share a weight, .* rows a"):
         embedding_modules(tied(to_table=False))
-    with pytest.raises(EmbeddingError, match="scores and items share a weight: let one module l"):
+    with pytest.raises(EmbeddingError, match="scores and goods share a weight: let one module l"):
         embedding_modules(tied(to_table=True))
-    model = nn.ModuleDict({"items": nn.Embedding(10, 4)})
-    model["again"] = model["items"]
-    assert [embedding.name for embedding in embedding_modules(model)] == ["items"]
+    model = nn.ModuleDict({"goods": nn.Embedding(10, 4)})
+    model["again"] = model["goods"]
+    assert [embedding.name for embedding in embedding_modules(model)] == ["goods"]
 
 
 def test_a_module_looks_up_in_the_rows_of_a_batch() -> None:

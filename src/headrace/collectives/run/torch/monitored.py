@@ -17,7 +17,7 @@ from headrace.executor.executor import TAGS
 _ROUNDS = TAGS // 2  # whose messages have tags of their own, which no message of a user has
 _LONGEST_S = 1e9  # 30 years: limits end waits here, where a passed deadline would end the group
 _SEND_S = 5.0  # for the verdict to leave a process that may end next
-_LEAST_S = 5e-3  # for arrivals that are there to be read
+_LEAST_S = 5e-3  # for arrivals that have only to be read
 
 
 def monitored_barrier(
