@@ -2,8 +2,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <limits>
+#include <vector>
 
 #include "index/maps/replay.hpp"
 #include "index/observe/recording.hpp"
@@ -25,30 +27,38 @@ void selects(Vector<const Code> codes, unsigned halvings, Vector<bool> out) {
   }
 }
 
-nb::dict replay(std::size_t value_bytes, const index::Configuration& configuration,
-                Vector<const Code> loaded, Vector<const std::uint8_t> operations,
-                Vector<const Code> codes, std::size_t batch, double most_seconds, int threads) {
+nb::dict dict_of_replay(const index::Replayed& replayed) {
+  nb::dict values;
+  values["load_seconds"] = replayed.load_seconds;
+  values["seconds"] = replayed.seconds;
+  values["operations"] = replayed.operations;
+  values["found"] = replayed.found;
+  values["inserted"] = replayed.inserted;
+  values["erased"] = replayed.erased;
+  values["scanned"] = replayed.scanned;
+  values["checked"] = replayed.checked;
+  values["wrong"] = replayed.wrong;
+  values["statistics"] = dict_of(replayed.statistics);
+  return values;
+}
+
+std::vector<nb::dict> replay(std::size_t value_bytes,
+                             const std::vector<index::Configuration>& configurations,
+                             Vector<const Code> loaded, Vector<const std::uint8_t> operations,
+                             Vector<const Code> codes, std::size_t batch, double most_seconds,
+                             int threads) {
   const index::TraceView trace{{loaded.data(), loaded.shape(0)},
                                {operations.data(), operations.shape(0)},
                                {codes.data(), codes.shape(0)}};
   const index::ReplayOptions options{batch, most_seconds, threads};
-  index::Replayed found;
+  std::vector<index::Replayed> results;
   {
     nb::gil_scoped_release release;
-    found = index::replay_dynamic(value_bytes, configuration, trace, options);
+    results = index::replay_dynamic(value_bytes, configurations, trace, options);
   }
-  nb::dict values;
-  values["load_seconds"] = found.load_seconds;
-  values["seconds"] = found.seconds;
-  values["operations"] = found.operations;
-  values["found"] = found.found;
-  values["inserted"] = found.inserted;
-  values["erased"] = found.erased;
-  values["scanned"] = found.scanned;
-  values["checked"] = found.checked;
-  values["wrong"] = found.wrong;
-  values["statistics"] = dict_of(found.statistics);
-  return values;
+  std::vector<nb::dict> dicts;
+  for (const auto& replayed : results) dicts.push_back(dict_of_replay(replayed));
+  return dicts;
 }
 
 }  // namespace
@@ -57,9 +67,9 @@ void bind_index_replay(nb::module_& module) {
   module.def("recording_selects", &selects, nb::arg("codes").noconvert(), "halvings"_a,
              nb::arg("out").noconvert(),
              "Write for each code whether a recording of so many halvings selects it.");
-  module.def("replay_index", &replay, "value_bytes"_a, "configuration"_a,
+  module.def("replay_index", &replay, "value_bytes"_a, "configurations"_a,
              nb::arg("loaded").noconvert(), nb::arg("operations").noconvert(),
              nb::arg("codes").noconvert(), "batch"_a = 1,
              "most_seconds"_a = std::numeric_limits<double>::infinity(), "threads"_a = 1,
-             "Load a map and run a trace on it, one operation after another, or by windows.");
+             "Load maps and run a trace on them by turns, one operation after another, or by windows.");
 }

@@ -938,9 +938,9 @@ def recording_selects(codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,)
     Write for each code whether a recording of so many halvings selects it.
     """
 
-def replay_index(value_bytes: int, configuration: IndexConfiguration, loaded: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], operations: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int = 1, most_seconds: float = float('inf'), threads: int = 1) -> dict:
+def replay_index(value_bytes: int, configurations: Sequence[IndexConfiguration], loaded: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], operations: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int = 1, most_seconds: float = float('inf'), threads: int = 1) -> list[dict]:
     """
-    Load a map and run a trace on it, one operation after another, or by windows.
+    Load maps and run a trace on them by turns, one operation after another, or by windows.
     """
 
 class GraphError(ValueError):

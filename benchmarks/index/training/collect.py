@@ -10,6 +10,7 @@ count processor time; on a busy machine they are noisy still, as caches and memo
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,12 @@ def main() -> int:
 def pausing(trial: TrialProvider, path: Path | None) -> TrialProvider:
     """Return the provider, waiting before each trial until a file does not exist."""
 
-    def paused(configuration: Configuration, trace: Trace) -> ConfigurationTrial:
+    def paused(
+        configurations: Sequence[Configuration], trace: Trace
+    ) -> Sequence[ConfigurationTrial]:
         while path is not None and path.exists():
             time.sleep(1)
-        return trial(configuration, trace)
+        return trial(configurations, trace)
 
     return paused
 
@@ -66,7 +69,7 @@ def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) 
     trace = trace_of(drawn)
     encoding = encode_trace(trace, trace)
     configurations = grid()
-    results = [trial(each, trace) for each in configurations]
+    results = [result for each in configurations for result in trial([each], trace)]
     keys = max(trace.final_size(), 1)
     temporary = file.with_suffix(".part.npz")
     np.savez_compressed(

@@ -246,23 +246,34 @@ void test_replays() {
   }
   const TraceView trace{loaded, operations, codes};
   std::uint64_t found = 0;
-  for (auto leaf : {Leaf::gapped, Leaf::log, Leaf::perfect, Leaf::hashed}) {
-    Configuration configuration;
-    configuration.leaf = leaf;
-    for (std::size_t bytes : {0U, 4U, 8U}) {
-      const auto result = replay_dynamic(bytes, configuration, trace);
+  std::vector<Configuration> configurations(4);
+  configurations[0].leaf = Leaf::gapped;
+  configurations[1].leaf = Leaf::log;
+  configurations[2].leaf = Leaf::perfect;
+  configurations[3].leaf = Leaf::hashed;
+  for (std::size_t bytes : {0U, 4U, 8U}) {
+    for (const auto& result : replay_dynamic(bytes, configurations, trace)) {
       CHECK(result.wrong == 0 && result.operations == codes.size() && result.scanned > 0);
       CHECK(found == 0 || found == result.found);
       found = result.found;
-      CHECK(replay_dynamic(bytes, configuration, trace, {.batch = 256}).wrong == 0);
+    }
+    for (std::size_t batch : {3U, 256U, 10'000U}) {
+      for (const auto& result : replay_dynamic(bytes, configurations, trace, {.batch = batch})) {
+        CHECK(result.wrong == 0 && result.operations == codes.size());
+      }
     }
   }
-  CHECK(replay<std::uint64_t>({}, trace, {.most_seconds = 0}).operations == 0);
+  const std::vector<Configuration> one(1);
+  CHECK(replay<std::uint64_t>(one, trace, {.most_seconds = 0})[0].operations == 0);
+  const auto begun = replay<std::uint64_t>(configurations, trace, {.most_seconds = 1e-9});
+  for (const auto& result : begun) CHECK(result.operations == begun[0].operations);
+  CHECK(begun[0].operations > 0 && begun[0].operations < codes.size());
 
   operations[7] = 4;
-  auto text = thrown<std::invalid_argument>([&] { replay<Nothing>({}, trace); });
+  auto text = thrown<std::invalid_argument>([&] { replay<Nothing>(one, trace); });
   CHECK(text == "operation 7 is 4, needs 0 (find), 1 (insert), 2 (erase) or 3 (scan)");
-  text = thrown<std::invalid_argument>([&] { replay<Nothing>({}, {loaded, operations, loaded}); });
+  text =
+      thrown<std::invalid_argument>([&] { replay<Nothing>(one, {loaded, operations, loaded}); });
   CHECK(text == "operations are 20000, keys 2000: needs one key for each operation");
   CHECK(!thrown<std::invalid_argument>([&] { replay_dynamic(2, {}, {}); }).empty());
 }

@@ -1,5 +1,5 @@
-// Runs a trace on a map and times it: of trials, and of `headrace index run`. The value of each
-// code is made of the code, so that whatever is found can be checked.
+// Runs a trace on maps and times it: of trials, and of `headrace index run`. The value of each code
+// is made of the code, so that whatever is found can be checked.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,8 @@ struct ReplayOptions {
   // 1: operations one by one. Else windows of so many, whose finds, inserts, erases and scans run
   // as one batch each, in this order.
   std::size_t batch = 1;
-  // Processor time after which no operations begin; 0: none do.
+  // Processor time of a map's operations, their mean of several, after which no turn begins; 0: none
+  // does.
   double most_seconds = std::numeric_limits<double>::infinity();
   int threads = 1;  // of loading
 };
@@ -64,6 +65,20 @@ class Replay {
  public:
   Replay(CodeMap<Value>& map, Replayed& result) : map_(map), result_(result) {}
 
+  // Runs operations from `first` to below `end`: one after another, or by windows of `batch`.
+  void run(const TraceView& trace, std::size_t first, std::size_t end, std::size_t batch) {
+    if (batch == 1) {
+      for (auto i = first; i < end; ++i) {
+        run_one(static_cast<Operation>(trace.operations[i]), trace.codes[i]);
+      }
+      return;
+    }
+    for (auto i = first; i < end; i += batch) {
+      run_window(trace.operations.data() + i, trace.codes.data() + i, std::min(batch, end - i));
+    }
+  }
+
+ private:
   void run_one(Operation operation, std::uint64_t code) {
     switch (operation) {
       case Operation::find: {
@@ -94,7 +109,6 @@ class Replay {
     for (auto code : of(Operation::scan)) run_one(Operation::scan, code);
   }
 
- private:
   std::vector<std::uint64_t>& of(Operation operation) {
     return by_kind_[static_cast<std::size_t>(operation)];
   }
@@ -161,62 +175,71 @@ inline void check_trace(const TraceView& trace) {
 
 }  // namespace detail
 
-// Runs the operations of a trace on `map`, which has been loaded with values of `replayed_value`.
+// Runs the operations of a trace on maps that have been loaded with values of `replayed_value`. They
+// take turns of `kTurn` operations: a machine whose speed changes within milliseconds, as where its
+// caches are shared, slows all alike.
 template <class Value>
-void replay_operations(CodeMap<Value>& map, const TraceView& trace, const ReplayOptions& options,
-                       Replayed& result) {
-  constexpr std::size_t kClockEvery = 4096;  // operations between two readings of the clock
-  detail::check_trace(trace);
-  detail::Replay<Value> replay(map, result);
+void replay_operations(std::vector<CodeMap<Value>>& maps, const TraceView& trace,
+                       const ReplayOptions& options, std::vector<Replayed>& results) {
+  constexpr std::size_t kTurn = 8192;
+  std::vector<detail::Replay<Value>> replays;
+  for (std::size_t i = 0; i < maps.size(); ++i) replays.emplace_back(maps[i], results[i]);
   const auto batch = std::max<std::size_t>(options.batch, 1);
-  const auto step = batch == 1 ? kClockEvery : batch;
+  const auto turn = std::max(kTurn / batch, std::size_t{1}) * batch;
   const auto count = trace.codes.size();
-  const auto began = detail::processor_seconds();
-  for (std::size_t first = 0; first < count && result.seconds < options.most_seconds;) {
-    const auto some = std::min(step, count - first);
-    if (batch == 1) {
-      for (std::size_t i = first; i < first + some; ++i) {
-        replay.run_one(static_cast<Operation>(trace.operations[i]), trace.codes[i]);
-      }
-    } else {
-      replay.run_window(trace.operations.data() + first, trace.codes.data() + first, some);
+  const auto most_seconds = options.most_seconds * static_cast<double>(maps.size());
+  double seconds = 0;
+  for (std::size_t first = 0, turns = 0; first < count && seconds < most_seconds; ++turns) {
+    const auto end = std::min(first + turn, count);
+    for (std::size_t i = 0; i < maps.size(); ++i) {
+      const auto place = (turns + i) % maps.size();
+      const auto began = detail::processor_seconds();
+      replays[place].run(trace, first, end, batch);
+      const auto spent = detail::processor_seconds() - began;
+      results[place].operations = end;
+      results[place].seconds += spent;
+      seconds += spent;
     }
-    first += some;
-    result.operations = first;
-    result.seconds = detail::processor_seconds() - began;
+    first = end;
   }
 }
 
-// Loads a map, and runs a trace on it. Throws std::invalid_argument if the configuration, an
-// operation or the length of a column is wrong.
+// Loads a map of each configuration, and runs a trace on them by turns. Throws
+// std::invalid_argument if a configuration, an operation or the length of a column is wrong.
 template <class Value>
-Replayed replay(const Configuration& configuration, const TraceView& trace,
-                const ReplayOptions& options = {}) {
+std::vector<Replayed> replay(std::span<const Configuration> configurations, const TraceView& trace,
+                             const ReplayOptions& options = {}) {
   using Clock = std::chrono::steady_clock;
-  configuration.validate();
+  for (const auto& configuration : configurations) configuration.validate();
   detail::check_trace(trace);
-  Replayed result;
   std::vector<Value> values(trace.loaded.size());
   std::transform(trace.loaded.begin(), trace.loaded.end(), values.begin(), replayed_value<Value>);
-  CodeMap<Value> map(configuration);
-  const auto began = Clock::now();
-  map.build(trace.loaded.data(), values.data(), values.size(), options.threads);
-  result.load_seconds = std::chrono::duration<double>(Clock::now() - began).count();
-  replay_operations(map, trace, options, result);
-  result.statistics = map.statistics();
-  return result;
+  std::vector<Replayed> results(configurations.size());
+  std::vector<CodeMap<Value>> maps;
+  maps.reserve(configurations.size());
+  for (std::size_t i = 0; i < configurations.size(); ++i) {
+    maps.emplace_back(configurations[i]);
+    const auto began = Clock::now();
+    maps.back().build(trace.loaded.data(), values.data(), values.size(), options.threads);
+    results[i].load_seconds = std::chrono::duration<double>(Clock::now() - began).count();
+  }
+  replay_operations(maps, trace, options, results);
+  for (std::size_t i = 0; i < maps.size(); ++i) results[i].statistics = maps[i].statistics();
+  return results;
 }
 
 // As `replay`, for values of 0, 4 or 8 bytes.
-inline Replayed replay_dynamic(std::size_t value_bytes, const Configuration& configuration,
-                               const TraceView& trace, const ReplayOptions& options = {}) {
+inline std::vector<Replayed> replay_dynamic(std::size_t value_bytes,
+                                            std::span<const Configuration> configurations,
+                                            const TraceView& trace,
+                                            const ReplayOptions& options = {}) {
   switch (value_bytes) {
     case 0:
-      return replay<Nothing>(configuration, trace, options);
+      return replay<Nothing>(configurations, trace, options);
     case 4:
-      return replay<std::uint32_t>(configuration, trace, options);
+      return replay<std::uint32_t>(configurations, trace, options);
     case 8:
-      return replay<std::uint64_t>(configuration, trace, options);
+      return replay<std::uint64_t>(configurations, trace, options);
     default:
       throw std::invalid_argument("values have " + std::to_string(value_bytes) +
                                   " bytes, needs 0, 4 or 8");

@@ -1,6 +1,6 @@
 """A small model without training, profiles, and a provider of trials that follows a formula."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,14 +58,19 @@ class FakeTrials:
     asked: list[Configuration] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
 
-    def __call__(self, configuration: Configuration, trace: Trace) -> ConfigurationTrial:
-        self.asked.append(configuration)
+    def __call__(
+        self, configurations: Sequence[Configuration], trace: Trace
+    ) -> list[ConfigurationTrial]:
+        self.asked.extend(configurations)
         self.traces.append(trace)
         keys = max(trace.final_size(), 1)
-        return ConfigurationTrial(
-            operations_per_s=self.rate(configuration),
-            bytes=round(self.bytes_per_key(configuration) * keys),
-            keys=keys,
-            seconds=self.seconds,
-            leaves=(0, 0, 7, 0),
-        )
+        return [
+            ConfigurationTrial(
+                operations_per_s=self.rate(configuration),
+                bytes=round(self.bytes_per_key(configuration) * keys),
+                keys=keys,
+                seconds=self.seconds,
+                leaves=(0, 0, 7, 0),
+            )
+            for configuration in configurations
+        ]

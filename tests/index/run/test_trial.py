@@ -10,7 +10,7 @@ import pytest
 from headrace import _native
 from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, TraceError
-from headrace.index.run.trial import replay, trial
+from headrace.index.run.trial import replay, replays, trial
 from headrace.index.tables import LEAVES
 from headrace.index.trace import ERASE, FIND, INSERT, SCAN, SCAN_LENGTH, Trace
 from tests.tiers import case
@@ -76,7 +76,7 @@ def test_windows_run_finds_then_inserts_then_erases_then_scans() -> None:
 
 def test_a_trial_is_a_replay_in_figures() -> None:
     trace = make_trace()
-    found = trial(Configuration(), trace)
+    (found,) = trial([Configuration()], trace)
     assert found.operations_per_s > 0
     assert found.bytes > 1000
     assert found.keys == trace.final_size()
@@ -90,6 +90,19 @@ def test_a_rate_is_finite_where_the_clock_has_not_moved() -> None:
     assert 0 < replace(replayed, seconds=0.0).operations_per_s < float("inf")
 
 
+def test_replays_by_turns_are_those_of_each_alone() -> None:
+    trace = make_trace(20_000)
+    leaves = [Configuration(leaf=leaf) for leaf in LEAVES]
+    by_turns = replays(leaves, trace)
+    assert (
+        len({(found.found, found.inserted, found.erased, found.scanned) for found in by_turns}) == 1
+    )
+    for configuration, found in zip(leaves, by_turns, strict=True):
+        alone = replay(configuration, trace)
+        assert (found.operations, found.checked) == (alone.operations, alone.checked)
+        assert found.statistics["keys"] == alone.statistics["keys"]
+
+
 def test_a_replay_ends_at_its_limit_of_time() -> None:
     found = replay(Configuration(), make_trace(20_000), most_s=0.0)
     assert (found.operations, found.operations_per_s) == (0, 0.0)
@@ -99,7 +112,7 @@ def test_wrong_traces_are_refused() -> None:
     empty = np.empty(0, np.uint64)
     nothing = Trace(loaded=empty, operations=empty.astype(np.uint8), keys=empty)
     with pytest.raises(TraceError, match="no operations"):
-        trial(Configuration(), nothing)
+        trial([Configuration()], nothing)
     with pytest.raises(TraceError, match="values have 3 bytes, needs 0, 4 or 8"):
         replay(Configuration(), nothing, value_bytes=3)
     with pytest.raises(TraceError, match="batch is 0"):
@@ -108,7 +121,7 @@ def test_wrong_traces_are_refused() -> None:
 
 def test_wrong_values_are_an_error_that_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     right = _native.replay_index
-    monkeypatch.setattr(_native, "replay_index", lambda *given: {**right(*given), "wrong": 3})
+    monkeypatch.setattr(_native, "replay_index", lambda *given: [{**right(*given)[0], "wrong": 3}])
     trace = make_trace(100)
     with pytest.raises(InvariantError, match=r"3 of \d+ keys had a wrong"):
         replay(Configuration(), trace)

@@ -86,7 +86,7 @@ def propose_configuration(
     )
     best = proposed.chosen
     in_force = next(c for c in proposed.candidates if c.configuration == current)
-    now_per_s = in_force.trial_per_s or provider(current, profile.sample).operations_per_s
+    now_per_s = in_force.trial_per_s or provider([current], profile.sample)[0].operations_per_s
     return Proposal(
         configuration=best.configuration, gain=best.per_s / max(now_per_s, 1e-9), plan=proposed
     )

@@ -18,12 +18,12 @@ from headrace.index.plan.inputs import of_inserts, of_reads
 from headrace.index.plan.model import ThroughputModel, shipped_model
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan, rank, within
 from headrace.index.plan.posterior import RatePosterior
-from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
+from headrace.index.plan.trial import TOGETHER, ConfigurationTrial, TrialProvider
 from headrace.index.profile import IndexProfile
 from headrace.index.trace import Trace
 
 ROUNDS = 24
-"""Most trials of one candidate. Of a small sample each takes some hundredths of a second, and its
+"""Most trials of what is chosen. Of a small sample each takes some hundredths of a second, and its
 time depends on where its pages are in the caches."""
 
 _SHORT = 1 / 16
@@ -34,7 +34,7 @@ _SHORT_LEAST = 4096
 """Operations of the shortest trial: some tenths of a millisecond, which a processor's clock tells
 apart. Whole trials of samples with few operations more are as short."""
 
-_SHORT_PASS = 0.4
+_SHORT_PASS = 0.3
 """Share of the time after which no short trial begins: the rest is for whole ones."""
 
 _SURE = 2.0
@@ -47,7 +47,7 @@ _LEAST = 2
 """Trials of what is chosen: of one each, trials do not tell how noisy they are."""
 
 MOST_S = 6.5
-"""Time of all trials after which no more begin, by the provider's clock."""
+"""Time of all trials, by the provider's clock: none begins that is expected to end after it."""
 
 _MARGIN = 1.15
 """Over the cap, predicted, up to which a candidate is tried: the prediction's error."""
@@ -148,8 +148,8 @@ class _Trials:
     """Trials of candidates on a profile's sample.
 
     Short ones come first, as predictions are for the machine that the model was trained on; they
-    are left out where the number of candidates to be tried is given. Of whole ones the next is that
-    which tells most of whether the fastest is: of it, or of the one that may be faster by most.
+    are left out where the number of candidates to be tried is given. A run of whole ones by turns
+    is of the fastest and those that may be faster by most.
 
     Attributes
     ----------
@@ -199,42 +199,46 @@ class _Trials:
         if count > len(sample) / 2:
             return
         first = replace(sample, operations=sample.operations[:count], keys=sample.keys[:count])
-        tried: list[int] = []
-        for place in _within(self.predicted, self.cap):
-            if self.spent_s >= _SHORT_PASS * self.most_s:
-                break
+        untried, tried = self._fit(), list[int]()
+        while untried and self.spent_s < _SHORT_PASS * self.most_s:
             if tried:
                 ahead, deviation = self.posterior.ahead(self._fastest(tried))
-                if ahead[place] + _SURE * deviation[place] < 0:
-                    continue
-            self._trial(place, first, short=True)
-            tried.append(place)
+                untried = [p for p in untried if ahead[p] + _SURE * deviation[p] >= 0]
+            next_ones, untried = untried[:TOGETHER], untried[TOGETHER:]
+            self._trials(next_ones, first, short=True)
+            tried += next_ones
 
     def _try_some(self, top: int) -> None:
-        """Try as many candidates, the next being the one that is expected to be fastest."""
+        """Try as many candidates, the next being those that are expected to be fastest."""
         untried = self._fit()
-        while untried and sum(map(self._fits, self.results)) < top and self._goes_on():
-            place = self._fastest(untried)
-            untried.remove(place)
-            self._run(place)
+        while untried and self._goes_on():
+            lacking = top - sum(map(self._fits, self.results))
+            if lacking <= 0:
+                return
+            per_s = self.posterior.per_s()
+            untried.sort(key=lambda place: -per_s[place])
+            count = min(lacking, TOGETHER)
+            next_ones, untried = untried[:count], untried[count:]
+            self._run(next_ones)
 
     def _compare(self, compared: Sequence[int]) -> None:
-        """Try the fastest or its rival, until no other can be expected to be faster."""
+        """Try the fastest and its rivals, until no other can be expected to be faster."""
         while self._goes_on():
             places = [place for place in compared if self._fits(place)]
             if not places:
                 return
             leader = self._fastest(places)
             gains = self.posterior.expected_gain(leader)
-            rivals = [place for place in places if place != leader and self._may_run(place)]
-            rival = max(rivals, key=lambda place: gains[place], default=leader)
+            others = sorted(set(places) - {leader}, key=lambda place: -gains[place])
+            rivals = [place for place in others if gains[place] >= _GAIN]
             tries = len(self.results.get(leader, ()))
-            if tries >= _LEAST and (rival == leader or gains[rival] < _GAIN):
+            if tries >= (ROUNDS if rivals else _LEAST):
                 return
-            uncertain = max(leader, rival, key=self.posterior.deviation)
-            self._run(
-                leader if tries < _LEAST else uncertain if self._may_run(uncertain) else rival
-            )
+            # beside another one at least: a slow run by itself would look like a slow machine
+            together = self._within_time([leader, *(rivals or others[:1])[: TOGETHER - 1]])
+            if len(together) < min(len(places), 2) and any(map(self._fits, self.results)):
+                return
+            self._run(together or [leader])
 
     def _try_until_one_fits(self) -> None:
         """Try candidates by their predicted memory while none of those tried is within the cap."""
@@ -246,11 +250,17 @@ class _Trials:
             if any(map(self._fits, self.results)):
                 return
             if place not in self.results:
-                self._run(place)
+                self._run([place])
 
     def _goes_on(self) -> bool:
         """Return whether the time is not over, or none that is within the cap has been tried."""
         return self.spent_s < self.most_s or not any(map(self._fits, self.results))
+
+    def _within_time(self, places: Sequence[int]) -> list[int]:
+        """Return the first places, of which one run by turns is expected to end in time."""
+        operations, per_s = len(self.profile.sample), self.posterior.per_s()
+        ends_s = self.spent_s + np.cumsum([operations / per_s[place] for place in places])
+        return [place for place, end_s in zip(places, ends_s, strict=True) if end_s <= self.most_s]
 
     def _fit(self) -> list[int]:
         """Return the places predicted within the cap."""
@@ -261,24 +271,25 @@ class _Trials:
         results = self.results.get(place)
         return results is None or self.cap is None or _bytes_per_key(results) <= self.cap
 
-    def _may_run(self, place: int) -> bool:
-        return len(self.results.get(place, ())) < ROUNDS
-
     def _fastest(self, places: Sequence[int]) -> int:
         per_s = self.posterior.per_s()
         return max(places, key=lambda place: per_s[place])
 
-    def _run(self, place: int) -> None:
-        outcome = self._trial(place, self.profile.sample, short=False)
-        self.results.setdefault(place, []).append(outcome)
+    def _run(self, places: Sequence[int]) -> None:
+        trials = self._trials(places, self.profile.sample, short=False)
+        for place, trial in zip(places, trials, strict=True):
+            self.results.setdefault(place, []).append(trial)
 
-    def _trial(self, place: int, trace: Trace, *, short: bool) -> ConfigurationTrial:
-        configuration = self.predicted[place].configuration
-        self.progress(f"running {configuration.name}", min(self.spent_s / self.most_s, 1.0))
-        outcome = self.provider(configuration, trace)
-        self.posterior.observe(place, outcome.operations_per_s, short=short, at_s=self.spent_s)
-        self.spent_s += outcome.seconds
-        return outcome
+    def _trials(
+        self, places: Sequence[int], trace: Trace, *, short: bool
+    ) -> Sequence[ConfigurationTrial]:
+        configurations = [self.predicted[place].configuration for place in places]
+        names = ", ".join(configuration.name for configuration in configurations)
+        self.progress(f"running {names}", min(self.spent_s / self.most_s, 1.0))
+        trials = self.provider(configurations, trace)
+        self.posterior.observe(places, [trial.operations_per_s for trial in trials], short=short)
+        self.spent_s += sum(trial.seconds for trial in trials)
+        return trials
 
 
 def _within(
@@ -325,7 +336,7 @@ def _measured_frontier(
     measured: list[ConfigurationCandidate] = []
     for place, candidate in enumerate(candidates):
         tell(f"frontier: {candidate.configuration.name}", place / len(candidates))
-        read, write = (trial(candidate.configuration, part) for part in (reads, inserts))
+        (read,), (write,) = (trial([candidate.configuration], part) for part in (reads, inserts))
         measured.append(
             replace(
                 candidate,

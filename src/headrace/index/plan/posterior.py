@@ -1,8 +1,8 @@
 """Posterior of configurations' rates: what predictions and trials tell of them together.
 
-The logarithms of all rates, of the effects of a trial's length, and of the machine's drift are one
-Gaussian vector. A trial is then evidence of its configuration, of the others of its type, and of
-the machine's speed at its time, each as far as they vary together.
+The logarithms of all rates, of the effects of a trial's length, and of the machine's speed in each
+run are one Gaussian vector. A trial is then evidence of its configuration, of the others of its
+type, and of the machine's speed in the run that it is of, each as far as they vary together.
 """
 
 import math
@@ -26,12 +26,10 @@ itself: together a factor of 1.2, the predictions' error for keys of unseen fami
 _SHORT_MACHINE, _SHORT_TYPE, _SHORT_OWN = 0.5, 0.2, 0.1
 """The same of short trials over whole ones, in which maps grow: types differ in what that costs."""
 
-_NOISES, _DRIFTS = (0.02, 0.05, 0.1, 0.2), (0.0, 0.1, 0.2)
-"""Standard deviations of a trial by itself, and of the machine's speed, of which the trials tell
-the likeliest pair: a quiet machine has some percent, one whose caches are shared ten times that."""
-
-_DRIFT_S = 5.0
-"""Time in which the machine's speed changes: other work comes and goes by seconds."""
+_NOISES, _SPEEDS = (0.01, 0.03, 0.1, 0.2), (0.0, 0.1, 0.3)
+"""Standard deviations of a trial by itself, and of the machine's speed in a run, of which the
+trials tell the likeliest pair. A run's trials take turns, so their noise is some percent on a
+machine whose speed drifts by ten times that, as where its caches are shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class _Observation:
     place: int
     log_per_s: float
     short: bool
-    at_s: float
+    run: int
 
 
 class RatePosterior:
@@ -67,26 +65,22 @@ class RatePosterior:
         self._observations: list[_Observation] = []
         self._mean, self._covariance = self._prior, self._whole
 
-    def observe(self, place: int, per_s: float, *, short: bool, at_s: float) -> None:
-        """Take a trial into account.
+    def observe(self, places: Sequence[int], per_s: Sequence[float], *, short: bool) -> None:
+        """Take the trials of one run into account, which took turns.
 
         Parameters
         ----------
-        per_s : operations per second; 0 counts as 1 a second.
-        short : whether it ran the first of the operations only.
-        at_s : time at which it began.
+        per_s : operations per second of each place; 0 counts as 1 a second.
+        short : whether they ran the first of the operations only.
         """
-        log_per_s = math.log(max(per_s, 1.0))
-        self._observations.append(_Observation(place, log_per_s, short, at_s))
+        run = self._observations[-1].run + 1 if self._observations else 0
+        for place, rate in zip(places, per_s, strict=True):
+            self._observations.append(_Observation(place, math.log(max(rate, 1.0)), short, run))
         self._solve()
 
     def per_s(self) -> np.ndarray:
         """Return the expected rate of each configuration, float64."""
         return np.exp(self._mean)
-
-    def deviation(self, place: int) -> float:
-        """Return the standard deviation of the logarithm of a configuration's rate."""
-        return math.sqrt(max(self._covariance[place, place], 0.0))
 
     def ahead(self, leader: int) -> tuple[np.ndarray, np.ndarray]:
         """Return by how much each is ahead of a configuration, and the deviation of that.
@@ -106,17 +100,17 @@ class RatePosterior:
         return deviation * density + ahead * below
 
     def _solve(self) -> None:
-        """Condition on all trials, with the noise and drift that make them likeliest."""
+        """Condition on all trials, with the noise and speeds that make them likeliest."""
         places = np.array([each.place for each in self._observations])
         short = np.array([each.short for each in self._observations], dtype=np.float64)
-        at_s = np.array([each.at_s for each in self._observations])
+        runs = np.array([each.run for each in self._observations])
         residuals = np.array([each.log_per_s for each in self._observations]) - self._prior[places]
         pairs = np.ix_(places, places)
         of_rates = self._whole[pairs] + self._short[pairs] * np.outer(short, short)
-        of_drift = np.exp(-np.abs(at_s[:, None] - at_s) / _DRIFT_S)
+        of_runs = (runs[:, None] == runs).astype(np.float64)
         fits = [
-            _fit(of_rates + drift**2 * of_drift + noise**2 * np.eye(len(places)), residuals)
-            for noise, drift in product(_NOISES, _DRIFTS)
+            _fit(of_rates + speed**2 * of_runs + noise**2 * np.eye(len(places)), residuals)
+            for noise, speed in product(_NOISES, _SPEEDS)
         ]
         _, factor, scaled = max(fits, key=lambda fit: fit[0])
         known = np.linalg.solve(factor, self._whole[places])

@@ -3,7 +3,7 @@
 Planning stays pure: what runs on hardware is handed in (`headrace.index.run.trial`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.index.configuration import Configuration
@@ -19,7 +19,8 @@ class ConfigurationTrial:
     operations_per_s : of the operations, without loading.
     bytes : memory of the index after the last operation.
     keys : in the index then, at least 1.
-    seconds : elapsed time of the whole trial, with loading and freeing; 0 if not known.
+    seconds : elapsed time of the trial, with loading and freeing; of several by turns a share; 0
+        if not known.
     leaves : leaves at the end by type, in the order of `tables.LEAVES`.
     """
 
@@ -30,5 +31,9 @@ class ConfigurationTrial:
     leaves: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
-TrialProvider = Callable[[Configuration, Trace], ConfigurationTrial]
-"""Loads an index, runs the operations on it, and returns the result."""
+TOGETHER = 4
+"""Configurations that run by turns: each takes memory of its own, and a share of the caches."""
+
+TrialProvider = Callable[[Sequence[Configuration], Trace], Sequence[ConfigurationTrial]]
+"""Loads an index of each configuration, runs the operations on them by turns, and returns the
+results in the order of the configurations."""

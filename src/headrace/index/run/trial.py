@@ -1,8 +1,8 @@
-"""Trials: a trace is run natively by one configuration, and timed."""
+"""Trials: a trace is run natively by configurations, by turns, and timed."""
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from headrace import _native
 from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, TraceError
-from headrace.index.plan.trial import ConfigurationTrial
+from headrace.index.plan.trial import TOGETHER, ConfigurationTrial
 from headrace.index.run.index import native_configuration
 from headrace.index.tables import LEAVES
 from headrace.index.trace import INSERT, Trace
@@ -53,23 +53,32 @@ class ReplayResult:
         return self.operations / max(self.seconds, 1e-9)
 
 
-def replay(
-    configuration: Configuration,
+def replay(configuration: Configuration, trace: Trace, **options: Any) -> ReplayResult:
+    """Return the result of one configuration; the options and errors are those of `replays`."""
+    (result,) = replays([configuration], trace, **options)
+    return result
+
+
+def replays(
+    configurations: Sequence[Configuration],
     trace: Trace,
     *,
     value_bytes: int = 8,
     batch: int = 1,
     most_s: float = float("inf"),
     threads: int = 1,
-) -> ReplayResult:
-    """Load an index, run the operations of a trace on it, and check all that it returns.
+) -> list[ReplayResult]:
+    """Load an index of each configuration, run a trace on them, and check all that they return.
+
+    They take turns of some thousand operations, so that a machine whose speed changes within
+    milliseconds, as where its caches are shared, slows all alike.
 
     Parameters
     ----------
     value_bytes : 0, 4 or 8.
     batch : 1: one operation after another. Else windows of so many, whose finds, inserts, erases
         and scans run as one batch each, in this order.
-    most_s : processor time of the operations after which no more begin.
+    most_s : processor time of one's operations, their mean of several, after which no turn begins.
     threads : for sorting what is loaded.
 
     Raises
@@ -82,7 +91,7 @@ def replay(
     try:
         figures = _native.replay_index(
             value_bytes,
-            native_configuration(configuration),
+            [native_configuration(configuration) for configuration in configurations],
             np.ascontiguousarray(trace.loaded),
             np.ascontiguousarray(trace.operations),
             np.ascontiguousarray(trace.keys),
@@ -92,6 +101,10 @@ def replay(
         )
     except ValueError as error:
         raise TraceError(str(error)) from error
+    return list(map(_result, configurations, figures))
+
+
+def _result(configuration: Configuration, figures: dict[str, Any]) -> ReplayResult:
     wrong = figures.pop("wrong")
     if wrong:
         raise InvariantError(
@@ -101,7 +114,7 @@ def replay(
 
 
 def keep_memory(trace: Trace) -> None:
-    """Let this process keep the memory that it frees, and have enough for trials of a trace.
+    """Let this process keep the memory that it frees, and have enough for a trial of a trace.
 
     For processes that end after their trials. Without it each trial gets its memory from the
     system: in virtual machines the first write to a page can take longer than the inserts into it,
@@ -112,35 +125,39 @@ def keep_memory(trace: Trace) -> None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, _NO_TRIM)
         most_keys = len(trace.loaded) + np.count_nonzero(trace.operations == INSERT)
-        np.ones(_BYTES_PER_KEY * most_keys, dtype=np.uint8)  # written to, and freed
+        np.ones(TOGETHER * _BYTES_PER_KEY * most_keys, dtype=np.uint8)  # written to, and freed
 
 
 def trial(
-    configuration: Configuration,
+    configurations: Sequence[Configuration],
     trace: Trace,
     *,
     value_bytes: int = 8,
     batch: int = 1,
     most_s: float = float("inf"),
-) -> ConfigurationTrial:
-    """Return the speed and memory of a configuration on a trace: a provider of trials.
+) -> list[ConfigurationTrial]:
+    """Return the speed and memory of configurations by turns on a trace: a provider of trials.
 
-    The parameters are those of `replay`. Memory is that after the last operation that was run.
+    The parameters are those of `replays`. Memory is that after the last operation that was run.
 
     Raises
     ------
-    InvariantError, TraceError : as `replay`; the trace has no operations.
+    InvariantError, TraceError : as `replays`; the trace has no operations.
     """
     if len(trace) == 0:
         raise TraceError("the trace has no operations to be timed")
     begun = time.perf_counter()
-    replayed = replay(configuration, trace, value_bytes=value_bytes, batch=batch, most_s=most_s)
+    results = replays(configurations, trace, value_bytes=value_bytes, batch=batch, most_s=most_s)
     elapsed_s = time.perf_counter() - begun
+    return [_trial(result, elapsed_s / len(results)) for result in results]
+
+
+def _trial(replayed: ReplayResult, seconds: float) -> ConfigurationTrial:
     gapped, log, hashed, perfect = (replayed.statistics["leaves"][name] for name in LEAVES)
     return ConfigurationTrial(
         operations_per_s=replayed.operations_per_s,
         bytes=replayed.statistics["bytes"],
         keys=max(sum(replayed.statistics["keys"].values()), 1),
-        seconds=elapsed_s,
+        seconds=seconds,
         leaves=(gapped, log, hashed, perfect),
     )
