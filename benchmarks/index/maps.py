@@ -28,10 +28,7 @@ class MapError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedMap:
-    """A map that the native benchmark knows: its label in tables, `kind`, and settings.
-
-    With `touched_bytes` its process first writes to so much memory, which the map then takes.
-    """
+    """A map that the native benchmark knows: its label in tables, `kind`, and settings."""
 
     label: str
     kind: str
@@ -40,7 +37,6 @@ class OrderedMap:
     huge_pages: bool = True
     folder: Path | None = None
     sync: bool = True
-    touched_bytes: int = 0
 
     def command(self, workload: Path) -> list[str]:
         """Return the command line."""
@@ -48,8 +44,6 @@ class OrderedMap:
         for name, value in self.settings.items():
             given = int(value) if isinstance(value, bool) else value
             line += ["--set", f"{name}={given}"]
-        if self.touched_bytes:
-            line += ["--touched", str(self.touched_bytes)]
         if self.folder is not None:
             line += ["--folder", str(self.folder), "--sync", str(int(self.sync))]
         return line

@@ -67,9 +67,9 @@ void bind_index_replay(nb::module_& module) {
   module.def("recording_selects", &selects, nb::arg("codes").noconvert(), "halvings"_a,
              nb::arg("out").noconvert(),
              "Write for each code whether a recording of so many halvings selects it.");
-  module.def("replay_index", &replay, "value_bytes"_a, "configurations"_a,
-             nb::arg("loaded").noconvert(), nb::arg("operations").noconvert(),
-             nb::arg("codes").noconvert(), "batch"_a = 1,
-             "most_seconds"_a = std::numeric_limits<double>::infinity(), "threads"_a = 1,
-             "Load maps and run a trace on them by turns, one operation after another, or by windows.");
+  module.def(
+      "replay_index", &replay, "value_bytes"_a, "configurations"_a, nb::arg("loaded").noconvert(),
+      nb::arg("operations").noconvert(), nb::arg("codes").noconvert(), "batch"_a = 1,
+      "most_seconds"_a = std::numeric_limits<double>::infinity(), "threads"_a = 1,
+      "Load maps and run a trace on them by turns, one operation after another, or by windows.");
 }

@@ -3,7 +3,6 @@
 // turns, so that every map has a heap of its own and meets the same state of the machine.
 //
 //   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]... [--folder F --sync 0|1]
-//               [--touched BYTES]
 //
 // MAP: standard, vector, absl, judy, headrace; map, headrace's with std::map's interface, by
 // iterators; monitored, the map of other languages; append, headrace's multimap; durable and lmdb,
@@ -15,8 +14,7 @@
 //   iterate                  all entries, by iterators
 //   check BEGIN END          find what the inserts of this range left, without a clock
 //   latencies BEGIN END      with a clock around each operation
-//   memory                   bytes since before the map was made: malloc's and resident (not with
-//                            --touched)
+//   memory                   bytes since before the map was made: malloc's and resident
 //   statistics               headrace's own, after verify()
 //   counting BEGIN END SIZE  monitored: finds, by turns with counters and without
 //   beside BEGIN END         shared: inserts beside a reader
@@ -66,7 +64,6 @@ struct Options {
   std::vector<std::string> settings;
   std::string folder;
   bool sync = true;
-  std::size_t touched = 0;
 };
 
 Options parse(int count, char** arguments) {
@@ -82,23 +79,11 @@ Options parse(int count, char** arguments) {
       options.folder = arguments[i + 1];
     } else if (name == "--sync") {
       options.sync = std::string(arguments[i + 1]) != "0";
-    } else if (name == "--touched") {
-      options.touched = std::stoul(arguments[i + 1]);
     } else {
       throw std::invalid_argument("no option: " + name);
     }
   }
   return options;
-}
-
-// Writes to memory and leaves it with malloc: maps that take it have no page faults, whose time in
-// a virtual machine differs from run to run.
-void touch(std::size_t bytes) {
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, -1);
-  constexpr std::size_t kPiece = 16 << 20;
-  std::vector<std::vector<char>> pieces;
-  for (std::size_t done = 0; done < bytes; done += kPiece) pieces.emplace_back(kPiece, 1);
 }
 
 struct Memory {
@@ -254,7 +239,6 @@ void serve_map(const Options& options, const Workload& workload) {
 int main(int count, char** arguments) try {
   auto options = parse(count, arguments);
   Workload workload(options.workload);
-  if (options.touched > 0) touch(options.touched);
   if (options.value_bytes == 8) serve_map<std::uint64_t>(options, workload);
   if (options.value_bytes == 4) serve_map<std::uint32_t>(options, workload);
 } catch (const std::exception& error) {

@@ -272,8 +272,7 @@ void test_replays() {
   operations[7] = 4;
   auto text = thrown<std::invalid_argument>([&] { replay<Nothing>(one, trace); });
   CHECK(text == "operation 7 is 4, needs 0 (find), 1 (insert), 2 (erase) or 3 (scan)");
-  text =
-      thrown<std::invalid_argument>([&] { replay<Nothing>(one, {loaded, operations, loaded}); });
+  text = thrown<std::invalid_argument>([&] { replay<Nothing>(one, {loaded, operations, loaded}); });
   CHECK(text == "operations are 20000, keys 2000: needs one key for each operation");
   CHECK(!thrown<std::invalid_argument>([&] { replay_dynamic(2, {}, {}); }).empty());
 }

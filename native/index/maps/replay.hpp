@@ -30,8 +30,8 @@ struct ReplayOptions {
   // 1: operations one by one. Else windows of so many, whose finds, inserts, erases and scans run
   // as one batch each, in this order.
   std::size_t batch = 1;
-  // Processor time of a map's operations, their mean of several, after which no turn begins; 0: none
-  // does.
+  // Processor time of a map's operations, their mean of several, after which no turn begins; 0:
+  // none does.
   double most_seconds = std::numeric_limits<double>::infinity();
   int threads = 1;  // of loading
 };
@@ -175,9 +175,9 @@ inline void check_trace(const TraceView& trace) {
 
 }  // namespace detail
 
-// Runs the operations of a trace on maps that have been loaded with values of `replayed_value`. They
-// take turns of `kTurn` operations: a machine whose speed changes within milliseconds, as where its
-// caches are shared, slows all alike.
+// Runs the operations of a trace on maps that have been loaded with values of `replayed_value`.
+// They take turns of `kTurn` operations: a machine whose speed changes within milliseconds, as
+// where its caches are shared, slows all alike.
 template <class Value>
 void replay_operations(std::vector<CodeMap<Value>>& maps, const TraceView& trace,
                        const ReplayOptions& options, std::vector<Replayed>& results) {
