@@ -61,6 +61,7 @@ class FakeTrials:
     def __call__(
         self, configurations: Sequence[Configuration], trace: Trace
     ) -> list[ConfigurationTrial]:
+        assert configurations
         self.asked.extend(configurations)
         self.traces.append(trace)
         keys = max(trace.final_size(), 1)

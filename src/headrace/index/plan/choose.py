@@ -46,7 +46,7 @@ _GAIN = 0.001
 _LEAST = 2
 """Trials of what is chosen: of one each, trials do not tell how noisy they are."""
 
-MOST_S = 6.5
+MOST_S = 6.25
 """Time of all trials, by the provider's clock: none begins that is expected to end after it."""
 
 _MARGIN = 1.15
@@ -157,6 +157,7 @@ class _Trials:
     cap : of bytes per key.
     most_s : time after which no more trials begin, in seconds of `spent_s`.
     results : of each place that was tried, whole trials.
+    loading_s : longest time in a trial beside that of its operations.
     posterior : of the rates.
     """
 
@@ -168,6 +169,7 @@ class _Trials:
     progress: TrialsProgress
     results: dict[int, list[ConfigurationTrial]] = field(default_factory=dict)
     spent_s: float = 0.0
+    loading_s: float = 0.0
     posterior: RatePosterior = field(init=False)
 
     def __post_init__(self) -> None:
@@ -201,12 +203,11 @@ class _Trials:
         first = replace(sample, operations=sample.operations[:count], keys=sample.keys[:count])
         untried, tried = self._fit(), list[int]()
         while untried and self.spent_s < _SHORT_PASS * self.most_s:
-            if tried:
-                ahead, deviation = self.posterior.ahead(self._fastest(tried))
-                untried = [p for p in untried if ahead[p] + _SURE * deviation[p] >= 0]
             next_ones, untried = untried[:TOGETHER], untried[TOGETHER:]
             self._trials(next_ones, first, short=True)
             tried += next_ones
+            ahead, deviation = self.posterior.ahead(self._fastest(tried))
+            untried = [p for p in untried if ahead[p] + _SURE * deviation[p] >= 0]
 
     def _try_some(self, top: int) -> None:
         """Try as many candidates, the next being those that are expected to be fastest."""
@@ -259,7 +260,9 @@ class _Trials:
     def _within_time(self, places: Sequence[int]) -> list[int]:
         """Return the first places, of which one run by turns is expected to end in time."""
         operations, per_s = len(self.profile.sample), self.posterior.per_s()
-        ends_s = self.spent_s + np.cumsum([operations / per_s[place] for place in places])
+        ends_s = self.spent_s + np.cumsum(
+            [self.loading_s + operations / per_s[place] for place in places]
+        )
         return [place for place, end_s in zip(places, ends_s, strict=True) if end_s <= self.most_s]
 
     def _fit(self) -> list[int]:
@@ -289,6 +292,9 @@ class _Trials:
         trials = self.provider(configurations, trace)
         self.posterior.observe(places, [trial.operations_per_s for trial in trials], short=short)
         self.spent_s += sum(trial.seconds for trial in trials)
+        for trial in trials:
+            operations_s = len(trace) / max(trial.operations_per_s, 1.0)
+            self.loading_s = max(self.loading_s, trial.seconds - operations_s)
         return trials
 
 
