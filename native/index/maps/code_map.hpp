@@ -40,8 +40,9 @@ class CodeMap {
   using Cursor = BasicCursor<Value, Sharing, Allocator>;
   using Place = Position<Value, Sharing, Allocator>;
 
+  CodeMap() : CodeMap(Configuration{}) {}
   // Throws std::invalid_argument for a configuration that is not valid.
-  explicit CodeMap(const Configuration& configuration = {}, const Allocator& allocator = {})
+  explicit CodeMap(const Configuration& configuration, const Allocator& allocator = {})
       : tree_((configuration.validate(), configuration), allocator) {}
   CodeMap(CodeMap&&) noexcept = default;
   CodeMap(const CodeMap& other) : CodeMap(other.configuration(), other.tree_.memory.allocator()) {

@@ -191,7 +191,8 @@ class Map {
     node_type node;
   };
 
-  explicit Map(const Configuration& configuration = {}, const Allocator& allocator = {})
+  Map() : Map(Configuration{}) {}
+  explicit Map(const Configuration& configuration, const Allocator& allocator = {})
       : codes_(configuration, allocator) {}
   Map(std::initializer_list<value_type> entries, const Configuration& configuration = {},
       const Allocator& allocator = {})

@@ -1,6 +1,7 @@
 // What std::map requires of its users' point of view, of headrace's map: one suite for keys,
 // values, leaves and sharing of several types, and random operations against std::map.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -14,6 +15,7 @@
 
 #include "check.hpp"
 #include "index/maps/map.hpp"
+#include "index/maps/multimap.hpp"
 #include "index/memory/concurrent.hpp"
 #include "random.hpp"
 
@@ -326,6 +328,21 @@ void test_all() {
   for (std::uint64_t seed = 1; seed <= 3; ++seed) test_against_standard<C>(seed);
 }
 
+// Each with an explicit default constructor, none of these compiled, which do with std::map.
+struct Maps {
+  Map<int, int> map;
+  CodeMap<int> codes;
+  Multimap<int, int> multimap;
+};
+Map<int, int> no_entries() { return {}; }
+
+void test_maps_of_braces() {
+  const Maps maps{};
+  const std::array<Map<int, int>, 2> several{};
+  CHECK(maps.map == no_entries() && maps.codes.empty() && maps.multimap.empty());
+  CHECK(several[0] == several[1]);
+}
+
 // Vectors of bool are none of its values: no member of such a map compiled.
 template <Leaf leaf, class Sharing>
 void test_values_of_bool() {
@@ -345,6 +362,7 @@ void test_values_of_bool() {
 }  // namespace
 
 int main() {
+  test_maps_of_braces();
   test_values_of_bool<Leaf::hashed, Exclusive>();
   test_values_of_bool<Leaf::gapped, Exclusive>();
   test_values_of_bool<Leaf::log, Shared>();

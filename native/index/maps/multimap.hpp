@@ -61,9 +61,9 @@ class Multimap {
   using Iterator = MultimapIterator<Key, Value, Sharing, Allocator>;
   struct Range;
 
+  Multimap() : Multimap(multimap_configuration()) {}
   // Throws std::invalid_argument for a configuration that is not valid or has other leaves.
-  explicit Multimap(const Configuration& configuration = multimap_configuration(),
-                    const Allocator& allocator = {})
+  explicit Multimap(const Configuration& configuration, const Allocator& allocator = {})
       : tree_(checked(configuration), allocator), sealed_(allocator) {}
   Multimap(Multimap&& other) noexcept
       : tree_(std::move(other.tree_)), sealed_(tree_.memory.allocator()) {
