@@ -84,6 +84,7 @@ class Multimap {
     }
     build_sorted({codes.data(), value_array<Value>(values), codes.size()});
   }
+  Multimap& operator=(const Multimap& other) { return *this = Multimap(other); }
   ~Multimap() { sealed_.clear(tree_.memory); }
 
   // Replaces everything. Keys in any order. `values` may be null if values are empty.

@@ -168,6 +168,10 @@ void as_multimap(int set, const Configuration& configuration) {
   compare(map, reference, draw<Key>(set, random));
   const Multimap<Key, Value> copy(map);
   compare(copy, reference, draw<Key>(set, random));
+  Multimap<Key, Value> assigned(configuration);
+  assigned.append(draw<Key>(set, random), {});
+  assigned = copy;  // was deleted
+  compare(assigned, reference, draw<Key>(set, random));
   while (!reference.empty()) {
     erase(map, reference, std::next(reference.begin(), reference.size() / 2)->first, 0);
   }
