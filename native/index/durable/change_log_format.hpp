@@ -100,7 +100,6 @@ class Changes {
 
   std::size_t size() const { return count_; }
   bool empty() const { return count_ == 0; }
-  std::uint32_t width() const { return width_; }
   std::uint64_t log_bytes() const { return bytes_.size(); }
   void clear() {
     bytes_.resize(sizeof(change_log::GroupHeader));

@@ -107,10 +107,6 @@ struct PerfectHash {
     auto found = perfect::table_position(hash, pilot, table);
     return found < codes ? found : at<std::uint16_t>(tables, remap_at(), found - codes);
   }
-  // Where the pilot of a code is.
-  const std::byte* pilot(std::uint64_t code, const std::byte* tables) const {
-    return tables + buckets.of(by_model != 0 ? code : perfect::mix(code));
-  }
 
   std::uint32_t spare_bucket(std::uint64_t hash) const {
     return buckets.count + static_cast<std::uint32_t>(perfect::high_product(hash, spare));

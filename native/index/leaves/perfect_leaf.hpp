@@ -143,8 +143,6 @@ class PerfectLeaf {
     if (place.code != nullptr) Sharing::load_value(place.value, out);
     return place.code != nullptr;
   }
-  // For batches: what a lookup reads after the header, and after what was read before.
-  const void* pilot(std::uint64_t code) const { return header().function.pilot(code, tables()); }
   const void* home(std::uint64_t code) const {
     return at(header().function.position(code, tables())).code;
   }

@@ -21,7 +21,6 @@ enum class Kind : std::uint8_t {
   comparison = 9,
 };
 
-inline Kind kind_of(Leaf leaf) { return static_cast<Kind>(static_cast<int>(leaf) + 1); }
 inline Leaf leaf_of(Kind kind) { return static_cast<Leaf>(static_cast<int>(kind) - 1); }
 
 // Bits 0 to 3: the kind; 4: empty entries of the leaf are marked by the highest code instead of 0;
