@@ -45,7 +45,7 @@ class RowMap {
     }
     RowNumbers numbers({rows, rows + keys.count});
     map_.build(codes.data(), rows, keys.count, threads);
-    const std::lock_guard lock(numbers_mutex_);
+    const std::lock_guard lock(*numbers_mutex_);
     numbers_ = std::move(numbers);
   }
 
@@ -76,7 +76,7 @@ class RowMap {
     for (std::size_t i = 0; i < keys.count; ++i) {
       if (!map_.extract(codes.data()[i], rows[i])) continue;
       ++erased;
-      const std::lock_guard lock(numbers_mutex_);
+      const std::lock_guard lock(*numbers_mutex_);
       numbers_.retire(rows[i]);
     }
     return erased;
@@ -85,7 +85,7 @@ class RowMap {
   // Lets new keys have retired rows, when no thread reads these any more. Throws
   // std::invalid_argument.
   void release(const std::int64_t* rows, std::size_t count) {
-    const std::lock_guard lock(numbers_mutex_);
+    const std::lock_guard lock(*numbers_mutex_);
     numbers_.release(rows, count);
   }
 
@@ -102,22 +102,22 @@ class RowMap {
   std::size_t bytes() const { return map_.bytes(); }
   // Rows that the table needs: one more than the largest that is in use or retired.
   std::int64_t rows() const {
-    const std::lock_guard lock(numbers_mutex_);
+    const std::lock_guard lock(*numbers_mutex_);
     return numbers_.end();
   }
   std::size_t free_rows() const {
-    const std::lock_guard lock(numbers_mutex_);
+    const std::lock_guard lock(*numbers_mutex_);
     return numbers_.free();
   }
   std::size_t retired_rows() const {
-    const std::lock_guard lock(numbers_mutex_);
+    const std::lock_guard lock(*numbers_mutex_);
     return numbers_.retired();
   }
 
   // Throws std::logic_error naming what is broken; not at the same time as changes.
   void verify() const {
     map_.verify();
-    const std::lock_guard lock(numbers_mutex_);
+    const std::lock_guard lock(*numbers_mutex_);
     const auto in_use =
         static_cast<std::size_t>(numbers_.end()) - numbers_.free() - numbers_.retired();
     // a child has not what other threads of its parent had reserved or were about to retire
@@ -137,7 +137,7 @@ class RowMap {
     RowSource& operator=(const RowSource&) = delete;
     ~RowSource() {
       if (used_ == rows_.size()) return;
-      const std::lock_guard lock(map_.numbers_mutex_);
+      const std::lock_guard lock(*map_.numbers_mutex_);
       try {
         map_.numbers_.give_back(rows_.data() + used_, rows_.size() - used_);
       } catch (const std::bad_alloc&) {  // NOLINT: these rows stay unused
@@ -145,7 +145,7 @@ class RowMap {
     }
 
     void reserve(const std::uint64_t*, const bool*, std::size_t, std::size_t absent) {
-      const std::lock_guard lock(map_.numbers_mutex_);
+      const std::lock_guard lock(*map_.numbers_mutex_);
       rows_ = map_.numbers_.take(absent);
     }
     const std::int64_t& next() const { return rows_[used_]; }
@@ -160,7 +160,8 @@ class RowMap {
   KeyType type_;
   ShardedMap<std::int64_t> map_;
   ForkMark mark_;
-  mutable ForkSafeLock<> numbers_mutex_;
+  // Not on a thread's stack, as the map may be: it is a fork listener.
+  const std::unique_ptr<ForkSafeLock<>> numbers_mutex_ = std::make_unique<ForkSafeLock<>>();
   RowNumbers numbers_;
 };
 

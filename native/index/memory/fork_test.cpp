@@ -23,6 +23,7 @@
 #include "index/durable/durable.hpp"
 #include "index/durable/durable_testing.hpp"
 #include "index/maps/dynamic_map.hpp"
+#include "index/maps/row_map.hpp"
 #include "index/maps/sharded.hpp"
 #include "index/memory/concurrent.hpp"
 #include "process_testing.hpp"
@@ -215,16 +216,21 @@ void test_fork_beside_threads(const std::string& folder) {
   CHECK(Map(folder, options).size() == 23);
 }
 
-// A child crashed that was forked while another thread had a file open: it was listed by an address
-// on that thread's stack, whose memory the child's own threads use.
+// A child crashed that was forked while another thread had a file open, or a map of rows as a local
+// variable: these were listed by addresses on that thread's stack, whose memory the child's own
+// threads use.
 void test_stack_of_a_thread_that_a_child_lacks([[maybe_unused]] const std::string& folder) {
 // As below: no thread can be started in the child.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   std::filesystem::create_directory(folder);
+  std::atomic<bool> begun = false;
   std::atomic<bool> ended = false;
   std::thread other([&] {
+    const RowMap rows(KeyType::uint64, 1);
+    begun = true;
     while (!ended) system_files().sync_folder(folder);
   });
+  while (!begun) std::this_thread::yield();
   for (int fork = 0; fork < 10; ++fork) {
     in_child([] {
       std::thread([] {
