@@ -16,6 +16,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "index/maps/code_map.hpp"
@@ -44,6 +45,14 @@ class ShardedMap {
     }
     shift_ = 64 - static_cast<unsigned>(std::countr_zero(shards));
     at_forks_ = std::make_unique<LocksAtForks>(shards_);
+  }
+  ShardedMap(ShardedMap&&) noexcept = default;
+  // By swaps: the shards that are replaced end as `other` does, after what locks them at forks.
+  ShardedMap& operator=(ShardedMap&& other) noexcept {
+    std::swap(shards_, other.shards_);
+    std::swap(shift_, other.shift_);
+    std::swap(at_forks_, other.at_forks_);
+    return *this;
   }
 
   // Replaces everything; not at the same time as other changes. Codes in any order; of equal ones

@@ -315,6 +315,36 @@ void test_fork_beside_writers_of_shards() {
   map.verify();
 }
 
+// Forks at each release of memory, once it is to.
+std::atomic<bool> forks_at_releases{false};
+
+template <class T>
+struct Forking {
+  using value_type = T;
+  Forking() = default;
+  template <class U>
+  Forking(const Forking<U>&) {}
+  T* allocate(std::size_t count) { return std::allocator<T>().allocate(count); }
+  void deallocate(T* block, std::size_t count) {
+    if (forks_at_releases) in_child([] {});
+    std::allocator<T>().deallocate(block, count);
+  }
+  friend bool operator==(const Forking&, const Forking&) { return true; }
+};
+
+// A fork of another thread waited for ever for locks that had ended.
+void test_fork_while_shards_are_replaced() {
+  using Sharded = ShardedMap<std::uint64_t, Forking<std::byte>>;
+  Sharded map(4);
+  for (std::uint64_t code = 0; code < 100; ++code) map.insert(code, code);
+  Sharded replacement(2);
+  forks_at_releases = true;
+  map = std::move(replacement);
+  replacement = Sharded(1);
+  forks_at_releases = false;
+  CHECK(map.shards() == 2 && map.insert(1, 2));
+}
+
 #if !defined(__SANITIZE_THREAD__)
 void build_a_map() {
   const std::array<std::uint64_t, 3> codes{1, 2, 3};
@@ -358,5 +388,6 @@ int main() {
   test_stack_of_a_thread_that_a_child_lacks(folder);
   test_fork_in_a_batch_of_a_dynamic_map();
   test_fork_beside_writers_of_shards();
+  test_fork_while_shards_are_replaced();
   std::filesystem::remove_all(name);
 }
