@@ -57,9 +57,9 @@ struct Shared {
   template <class Value>
   static void load_value(const Value* from, Value& to) {
     if constexpr (value_bytes<Value> != 0) {
-      using Word = detail::WordOf<sizeof(Value)>;
-      std::array<Word, sizeof(Value) / sizeof(Word)> words;
-      const auto* at = reinterpret_cast<const Word*>(from);
+      using Unit = detail::WordOf<sizeof(Value)>;
+      std::array<Unit, sizeof(Value) / sizeof(Unit)> words;
+      const auto* at = reinterpret_cast<const Unit*>(from);
       for (auto& word : words) word = load_word(at++);
       std::memcpy(static_cast<void*>(&to), words.data(), sizeof to);
     }
@@ -67,10 +67,10 @@ struct Shared {
   template <class Value>
   static void store_value(Value* to, const Value& from) {
     if constexpr (value_bytes<Value> != 0) {
-      using Word = detail::WordOf<sizeof(Value)>;
-      std::array<Word, sizeof(Value) / sizeof(Word)> words;
+      using Unit = detail::WordOf<sizeof(Value)>;
+      std::array<Unit, sizeof(Value) / sizeof(Unit)> words;
       std::memcpy(words.data(), static_cast<const void*>(&from), sizeof from);
-      auto* at = reinterpret_cast<Word*>(to);
+      auto* at = reinterpret_cast<Unit*>(to);
       for (const auto word : words) store_word(at++, word);
     }
   }
