@@ -269,7 +269,9 @@ void Driver::start(const std::shared_ptr<Task>& task) {
   }
   if (task->as_collective() == nullptr) {
     auto message = std::static_pointer_cast<Message>(task);
-    if (message->is_send) {
+    if (message->is_send && message->peer == options_.rank) {
+      mailbox_.deliver_here(message);
+    } else if (message->is_send) {
       const auto& streams = messages_[static_cast<std::size_t>(message->peer)];
       const bool background = message->priority == Priority::kBackground;
       (background ? streams.background : streams.normal)->add_send(message);

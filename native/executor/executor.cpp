@@ -138,7 +138,7 @@ Trace Executor::trace(const Call& call) {
 std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int peer,
                              std::uint32_t tag, double deadline_s, bool notify,
                              std::uint8_t element, Priority priority) {
-  if (peer < 0 || peer >= options_.ranks || peer == options_.rank) {
+  if (peer < 0 || peer >= options_.ranks) {
     throw std::invalid_argument("cannot send to " + rank_text(peer) + " from " +
                                 rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
   }
@@ -151,7 +151,7 @@ std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int pe
 std::uint64_t Executor::receive(std::uintptr_t address, std::uint64_t bytes, int peer,
                                 std::uint32_t tag, double deadline_s, bool notify,
                                 std::uint8_t element) {
-  if (peer < -1 || peer >= options_.ranks || peer == options_.rank) {
+  if (peer < -1 || peer >= options_.ranks) {
     throw std::invalid_argument("cannot receive from " + rank_text(peer) + " at " +
                                 rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
   }

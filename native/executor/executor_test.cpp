@@ -321,6 +321,31 @@ void reads_no_further_than_asked(Via via) {
   });
 }
 
+// A message of a rank to itself needs no connection, and arrives whichever end comes first.
+void messages_reach_their_sender(Via via) {
+  Group group(2, {via});
+  auto& executor = group[0];
+  std::vector<std::uint32_t> sent(100), room(100);
+  std::iota(sent.begin(), sent.end(), 1u);
+  auto from = reinterpret_cast<std::uintptr_t>(sent.data());
+  auto to = reinterpret_cast<std::uintptr_t>(room.data());
+  for (int source : {0, -1}) {
+    for (bool early : {false, true}) {
+      std::fill(room.begin(), room.end(), 0u);
+      std::uint64_t handle = 0;
+      if (early) handle = executor.receive(to, 400, source, 1, kDeadlineS, false);
+      executor.wait(executor.send(from, 400, 0, 1, kDeadlineS, false));
+      if (!early) handle = executor.receive(to, 400, source, 1, kDeadlineS, false);
+      CHECK(executor.wait(handle) == 0);
+      CHECK(room == sent);
+    }
+  }
+  executor.wait(executor.send(from, 400, 0, 2, kDeadlineS, false));
+  auto shorter = executor.receive(to, 396, 0, 2, kDeadlineS, false);
+  auto text = thrown<CommunicationError>([&] { executor.wait(shorter); });
+  CHECK(text.find("rank 0 sent 400 bytes with tag 2") != std::string::npos);
+}
+
 void refuses_what_does_not_fit(Via via) {
   Group group(2, {via});
   std::vector<float> data(10);
@@ -351,6 +376,7 @@ int main() {
     messages_are_claimed_while_they_arrive(via);
     messages_are_claimed_while_their_end_is_read(via);
     reads_no_further_than_asked(via);
+    messages_reach_their_sender(via);
     refuses_what_does_not_fit(via);
     background_yields(via);
     if (via == Via::kTcp || via == Via::kMemory) messages_pass_background_ones(via);

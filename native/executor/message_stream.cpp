@@ -44,6 +44,16 @@ void Mailbox::arrived(const std::shared_ptr<Unexpected>& message) {
   deliver(message);
 }
 
+// Delivers a message of this rank to itself: it is kept until its receive is posted.
+void Mailbox::deliver_here(const std::shared_ptr<Message>& send) {
+  auto kept = keep(send->peer, send->tag, send->bytes, send->element);
+  kept->data.assign(send->data, send->data + send->bytes);
+  kept->claimed = match(send->peer, send->tag);
+  if (kept->claimed) ++claimed_;
+  arrived(kept);
+  finish_(send, "");
+}
+
 // Delivers a message once it is complete and claimed, in either order: the lock is released while a
 // stream reads, so a receive may be posted between its last byte and its end.
 void Mailbox::deliver(const std::shared_ptr<Unexpected>& message) {

@@ -31,6 +31,7 @@ class Mailbox {
   explicit Mailbox(Finish finish) : finish_(std::move(finish)) {}
 
   void post(std::shared_ptr<Message> receive);
+  void deliver_here(const std::shared_ptr<Message>& send);
   bool withdraw(const Message& receive);
   // The receive for a message from `source`, removed from the list; or nullptr.
   std::shared_ptr<Message> match(int source, std::uint32_t tag);

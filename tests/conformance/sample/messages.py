@@ -43,6 +43,26 @@ def send_and_receive() -> None:
 
 
 @check
+def a_rank_sends_to_itself() -> None:
+    """It was refused. torch allows it for isend; a process on Gloo ends."""
+    for size in (0, 40, 300_000):
+        sent = make(me(), size, torch.float32)
+        first, second, anywhere = (torch.empty(size) for _ in range(3))
+        early = dist.irecv(first, me(), tag=8)
+        works = [dist.isend(sent, me(), tag=tag) for tag in (8, 9, 10)]
+        works += [early, dist.irecv(second, me(), tag=9)]
+        works.append(dist.irecv(anywhere, tag=10))
+        for work in works:
+            work.wait()
+        for tensor in (first, second, anywhere):
+            same(tensor, sent)
+        ops = [dist.P2POp(dist.isend, sent, me()), dist.P2POp(dist.irecv, first.zero_(), me())]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        same(first, sent)
+
+
+@check
 def receive_from_anybody() -> None:
     n = len(everyone())
     if me() == 0:
