@@ -5,7 +5,7 @@ elements that is sent, bits), the wire is the type in which values that would be
 Nothing here imports torch, so that plans are made without it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from headrace.compression.errors import CompressionError
@@ -187,3 +187,10 @@ def codec_spec(codec: "str | CodecSpec") -> CodecSpec:
     if not isinstance(codec, str | CodecSpec):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CompressionError(f"codec is {codec!r}, needs a text such as powersgd:4")
     return codec if isinstance(codec, CodecSpec) else CodecSpec.parse(codec)
+
+
+def codec_specs(levels: Sequence[str | CodecSpec]) -> tuple[CodecSpec, ...]:
+    """Return the codecs of levels, which are a list, not a text."""
+    if isinstance(levels, str):
+        raise CompressionError(f"levels is the text {levels!r}, needs a list of codecs")
+    return tuple(map(codec_spec, levels))

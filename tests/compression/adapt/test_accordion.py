@@ -173,6 +173,8 @@ def test_bad_arguments() -> None:
         HandSet(levels=[(0, LOW), (5, HIGH), (5, LOW)])
     with pytest.raises(CompressionError, match="levels is empty"):
         AdaQS(levels=())
+    with pytest.raises(CompressionError, match="levels is the text 'sign', needs a list"):
+        AdaQS(levels="sign")
     with pytest.raises(CompressionError, match="fall is 1"):
         AdaQS(levels=(LOW,), fall=1.0)
     with pytest.raises(CompressionError, match="window is 10 steps, needs more than 10"):

@@ -192,6 +192,8 @@ def test_bad_levels_fail() -> None:
     for wrong in ({"window": 2}, {"budget": 0.5}):
         with pytest.raises(CompressionError):
             Auto(**wrong)
+    with pytest.raises(CompressionError, match="levels is the text 'bf16', needs a list"):
+        Auto(levels="bf16")  # the codec 'b' was none
 
 
 def test_two_ranks_choose_alike_and_follow_a_change() -> None:

@@ -47,6 +47,7 @@ SCHEDULE = Accordion(low="none", high="minmax:4")
         (None, {}, "policy is None, needs a codec such as"),
         ("minmax:4", {"when": "before"}, 'when is \'before\', needs "after" or "during"'),
         ("auto", {"when": "before"}, 'when is \'before\', needs "after" or "during"'),
+        ("auto", {"when": "during"}, "when is 'during', but \"auto\" times exchanges after the ba"),
         ("minmax:4", {"start_after": -1}, "start_after is -1, needs a number of steps"),
         (SCHEDULE, {}, "optimizer is None, needs that of the model: Accordion follows"),
         (Auto(schedule=SCHEDULE), {}, "optimizer is None, needs that of the model: Accordion"),

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.errors import CompressionError
-from headrace.compression.families import codec_spec
+from headrace.compression.families import codec_specs
 from headrace.compression.policy import Policy
 from headrace.facades import public_value
 
@@ -74,7 +74,7 @@ class Auto:
     rules: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        levels = tuple(str(codec_spec(level)) for level in self.levels)
+        levels = tuple(map(str, codec_specs(self.levels)))
         if not levels or len(set(levels)) < len(levels):
             raise CompressionError(f"levels are {self.levels!r}, needs at least one, none twice")
         if not 3 <= self.window <= 1000:

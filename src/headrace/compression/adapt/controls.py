@@ -14,7 +14,7 @@ from headrace.compression.adapt.schedule import (
     window_marks,
 )
 from headrace.compression.errors import CompressionError
-from headrace.compression.families import CodecSpec, codec_spec
+from headrace.compression.families import CodecSpec, codec_spec, codec_specs
 from headrace.compression.policy import Policy
 from headrace.facades import public_value
 
@@ -47,7 +47,7 @@ class AdaQS:
     follows_rates = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(map(codec_spec, self.levels)))
+        object.__setattr__(self, "levels", codec_specs(self.levels))
         if not self.levels:
             raise CompressionError("levels is empty, needs at least one codec")
         if not 0 < self.fall < 1:

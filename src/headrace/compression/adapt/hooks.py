@@ -46,6 +46,11 @@ def checked_policy(
             f"policy is {policy!r}, needs a codec such as 'powersgd:4', a Policy, 'auto', or a "
             "schedule such as Accordion"
         )
+    if isinstance(policy, Auto) and when != "after":
+        raise CompressionError(
+            f'when is {when!r}, but "auto" times exchanges after the backward pass: leave it out, '
+            "or give a codec"
+        )
     require_optimizer(policy.schedule if isinstance(policy, Auto) else policy, optimizer)
     return policy
 
