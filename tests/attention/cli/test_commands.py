@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -147,11 +148,17 @@ def test_generation_says_where_a_prompt_is_left_to_the_stock_kernel(
     assert "in 2 layers: scores of representatives alone" in invoke(*arguments, "the value " * 80)
 
 
-def test_a_model_that_was_saved_without_its_cache_generates_with_caches(tmp_path: Path) -> None:
-    """As after training with checkpoints: each step of its own text read all tokens once more, and
-    the plan's was an error that asked for an argument of a call."""
+@pytest.mark.parametrize(
+    "options",
+    [{"use_cache": False}, {"cache_implementation": "static", "return_dict_in_generate": True}],
+)
+def test_a_folders_options_of_generation_are_none_of_caches(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Without caches, as after training with checkpoints, each step of its own text read all tokens
+    once more, and the plan's was an error that asked for an argument of a call."""
     model = copy.deepcopy(model_of("llama"))
-    model.generation_config.use_cache = False
+    model.generation_config.update(**options)
     folder, plan = write_model(tmp_path / "model", model), tmp_path / "plan.json"
     plain_plan(model).save(plan)
     arguments = ("--plan", plan, "--prompt", "the value of an object", "--new-tokens", 8, "--json")

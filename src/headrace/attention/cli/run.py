@@ -72,12 +72,15 @@ def continue_command(
         "model's own": DynamicCache(),
         "plan's": headrace.attention.cache(model, cache_plan),
     }
+    # the folder's may ask for other caches, or for other results
+    options: Any = model.generation_config
+    options.update(use_cache=True, cache_implementation=None, return_dict_in_generate=False)
     for name, cache in caches.items():
         own = isinstance(cache, DynamicCache)
         began = time.perf_counter()
         with nullcontext() if own else headrace.attention.compress(model, cache_plan):
             output = model.generate(  # type: ignore[operator]
-                **inputs, max_new_tokens=new_tokens, do_sample=False, use_cache=True, cache=cache
+                **inputs, max_new_tokens=new_tokens, do_sample=False, cache=cache
             )
         seconds = time.perf_counter() - began
         new = output[0, inputs["input_ids"].shape[1] :]
