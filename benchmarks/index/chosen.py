@@ -7,10 +7,11 @@ of a cell, the faster ones of them all of it, and the fastest of those run besid
 the rivals' choices.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ _WHOLE, _FINALISTS = 12, 4
 """Of the grid, those that run whole cells, and those that run beside the choice in pairs."""
 _BYTES_PER_KEY = 25
 """Of most configurations, with values of 8 bytes."""
+_NOISE_RUNS = 16
 _RIVALS = ("always gapped", "simple rule", "trials only")
 
 
@@ -73,7 +75,20 @@ def measure(report: Report, *, quick: bool) -> None:
     for rival in _RIVALS:
         report.bar(f"over-{rival.replace(' ', '-')}", mean(row[f"over {rival}"] for row in rows))
     report.bar("choosing-s", max(row["seconds"] for row in rows))
+    _noise(report)
     kept.clear()
+
+
+def _noise(report: Report) -> None:
+    """Report the deviation of ratios of two configurations: of runs one after another, by turns."""
+    pair = [{"leaf": "hashed", "fragment_keys": keys, "fill": 0.5} for keys in (512, 2048)]
+    made = workload("osm", _QUICK.loaded, [(_QUICK.operations, MIXES["50"])])
+    with turns(made) as process:
+        apart = [[process.rates([each])[0] for each in pair] for _ in range(_NOISE_RUNS)]
+        by_turns = [process.rates(pair) for _ in range(_NOISE_RUNS)]
+    for how, runs in (("one after another", apart), ("by turns", by_turns)):
+        logs = [math.log(first / second) for first, second in runs]
+        report.row("deviation of ratios of two rates", runs=how, deviation=round(stdev(logs), 4))
 
 
 def _key(name: str, mix: str) -> str:
