@@ -57,14 +57,15 @@ VALUES: dict[str, Callable[[], Any]] = {
     "artifact": lambda: artifact_io.load(WRITTEN / "topology.headrace"),
     "auto": Auto,
     "codec-specification": lambda: CodecSpec.parse("minmax:4"),
-    "collective-settings": CollectiveSettings,
+    # earlier versions had a limit where none was set
+    "collective-settings": lambda: CollectiveSettings(deadline_limit_s=1800.0),
     "configuration": Configuration,
     "errors": lambda: [ArtifactError("plan: absent"), BudgetError("1 byte")],
     "hand-set": lambda: HandSet(levels=((0, "powersgd:2"), (3, "none"))),
     "link-costs": LinkCosts,
     "policy": lambda: Policy(codec="powersgd:4"),
     "proof": proof,
-    "settings": Settings,
+    "settings": lambda: Settings(deadline_limit_s=1800.0),
     "solver-parameters": Parameters,
     "testbed-specification": lambda: TestbedSpec.load(ROOT / "examples" / "testbed-2x2.toml"),
     "trace": lambda: Trace(

@@ -220,7 +220,8 @@ def declare() -> None:
             WAYS[f"{act} of {nbytes} bytes at {'memory' if at == AT else at}"] = (
                 lambda act=act, at=at, n=nbytes: message(act, at, n)
             )
-    for peer in (-2, 0, 2, 2**31 - 1):
+    WAYS["pacing of rank 0"] = lambda: pair()[0].set_pacing(0, 1)
+    for peer in (-2, 2, 2**31 - 1):
         for act in ("send", "receive"):
             WAYS[f"{act} with rank {peer}"] = lambda act=act, peer=peer: message(act, peer=peer)
         WAYS[f"pacing of rank {peer}"] = lambda peer=peer: pair()[0].set_pacing(peer, 1)
