@@ -176,7 +176,8 @@ def test_a_plan_predicts_a_step_and_is_proved(
     assert min(EmbeddingProfile.load(profile).processor_seconds) > 0
     planning = ("embeddings", "plan", profile, "-o", plan, "--dim", 8, "--dense", "2K")
     assert "time of a step" not in invoke(*planning)
-    output = invoke(*planning, "--compute", "5ms", "--bandwidth", "1Gbit/s")
+    # more than anything measured takes on a busy machine
+    output = invoke(*planning, "--compute", "5s", "--bandwidth", "1Gbit/s")
     for text in (output, invoke("show", plan)):
         assert "bound by trainers' loop" in text
         assert "server's link" in text
