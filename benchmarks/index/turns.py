@@ -1,8 +1,8 @@
 """Configurations that replay a workload by turns, in a process of their own.
 
-In a virtual machine the rate of one configuration drifts by up to a factor of two within
-milliseconds, with other work on the caches that it shares: rates of separate runs differ by ten
-percent, those of turns of some thousand operations by one.
+In a virtual machine the rate of one configuration drifts within milliseconds, with other work on
+the caches that it shares: ratios of separate runs vary more than those of turns of some thousand
+operations (section `chosen` prints by how much).
 """
 
 import math
@@ -95,6 +95,6 @@ def _run(settings: list[dict[str, Any]], operations: int | None) -> tuple[list[f
     part = Trace(
         loaded=trace.loaded, operations=trace.operations[:operations], keys=trace.keys[:operations]
     )
-    results = replays([Configuration(**each) for each in settings], part)
-    counts = {(each.found, each.inserted, each.erased, each.scanned) for each in results}
-    return [each.operations_per_s for each in results], len(counts) == 1
+    results = replays([Configuration(**fields) for fields in settings], part)
+    counts = {(map_.found, map_.inserted, map_.erased, map_.scanned) for map_ in results}
+    return [map_.operations_per_s for map_ in results], len(counts) == 1

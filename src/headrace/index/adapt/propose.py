@@ -22,7 +22,7 @@ an index that fits in caches other configurations are the fastest than in a larg
 a million ascending keys takes some tens of milliseconds."""
 
 MOST_S, _TRIAL_S = 0.6, 0.02
-"""Time of trials after which no more begin, and time of one's operations: half of `MOST_S` is for
+"""Time of trials, after which none is to end, and time of one's operations: half of `MOST_S` is for
 one trial of each candidate, the slowest included, and more than half of the two seconds that a
 change may take are for detection and conversion."""
 
@@ -64,7 +64,7 @@ def propose_configuration(
     Parameters
     ----------
     most_bytes_per_key : cap of memory.
-    most_s : time of trials after which no more begin, in seconds.
+    most_s : time of trials in seconds, see `plan.choose.plan`.
 
     Raises
     ------

@@ -76,7 +76,7 @@ def plan(
     trial : runs the sample; None: the model alone decides.
     top : how many candidates are tried, if the time allows; default: those that may be the fastest.
     most_bytes_per_key : cap of memory at the end of the workload.
-    most_s : time of the trials after which no more begin, in seconds.
+    most_s : time of the trials, in seconds: none begins that is expected to end after it.
     frontier : whether each configuration's finds and inserts are run by themselves, for the
         frontier; else these times are predicted. Takes longer than `most_s`.
     model : default: the one of the package.
@@ -155,7 +155,7 @@ class _Trials:
     ----------
     predicted : the candidates, the fastest first by prediction; places are in it.
     cap : of bytes per key.
-    most_s : time after which no more trials begin, in seconds of `spent_s`.
+    most_s : time of all trials, in seconds of `spent_s`.
     results : of each place that was tried, whole trials.
     loading_s : longest time in a trial beside that of its operations.
     posterior : of the rates.
@@ -237,7 +237,7 @@ class _Trials:
                 return
             # beside another one at least: a slow run by itself would look like a slow machine
             together = self._within_time([leader, *(rivals or others[:1])[: TOGETHER - 1]])
-            if len(together) < min(len(places), 2) and any(map(self._fits, self.results)):
+            if len(together) < min(len(places), 2) and self._has_choice():
                 return
             self._run(together or [leader])
 
@@ -248,14 +248,17 @@ class _Trials:
             key=lambda place: (self.predicted[place].predicted_bytes_per_key, place),
         )
         for place in by_memory:
-            if any(map(self._fits, self.results)):
+            if self._has_choice():
                 return
             if place not in self.results:
                 self._run([place])
 
     def _goes_on(self) -> bool:
-        """Return whether the time is not over, or none that is within the cap has been tried."""
-        return self.spent_s < self.most_s or not any(map(self._fits, self.results))
+        return self.spent_s < self.most_s or not self._has_choice()
+
+    def _has_choice(self) -> bool:
+        """Return whether a candidate has been tried that is within the cap."""
+        return any(map(self._fits, self.results))
 
     def _within_time(self, places: Sequence[int]) -> list[int]:
         """Return the first places, of which one run by turns is expected to end in time."""

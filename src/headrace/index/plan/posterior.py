@@ -96,15 +96,16 @@ class RatePosterior:
         ahead, deviation = self.ahead(leader)
         ratio = ahead / deviation
         density = np.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi)
-        below = np.array([0.5 * (1 + math.erf(each / math.sqrt(2))) for each in ratio.tolist()])
-        return deviation * density + ahead * below
+        probability = np.array([0.5 * (1 + math.erf(z / math.sqrt(2))) for z in ratio.tolist()])
+        return deviation * density + ahead * probability
 
     def _solve(self) -> None:
         """Condition on all trials, with the noise and speeds that make them likeliest."""
-        places = np.array([each.place for each in self._observations])
-        short = np.array([each.short for each in self._observations], dtype=np.float64)
-        runs = np.array([each.run for each in self._observations])
-        residuals = np.array([each.log_per_s for each in self._observations]) - self._prior[places]
+        trials = self._observations
+        places = np.array([trial.place for trial in trials])
+        short = np.array([trial.short for trial in trials], dtype=np.float64)
+        runs = np.array([trial.run for trial in trials])
+        residuals = np.array([trial.log_per_s for trial in trials]) - self._prior[places]
         pairs = np.ix_(places, places)
         of_rates = self._whole[pairs] + self._short[pairs] * np.outer(short, short)
         of_runs = (runs[:, None] == runs).astype(np.float64)
@@ -113,9 +114,9 @@ class RatePosterior:
             for noise, speed in product(_NOISES, _SPEEDS)
         ]
         _, factor, scaled = max(fits, key=lambda fit: fit[0])
-        known = np.linalg.solve(factor, self._whole[places])
-        self._mean = self._prior + known.T @ scaled
-        self._covariance = self._whole - known.T @ known
+        explained = np.linalg.solve(factor, self._whole[places])
+        self._mean = self._prior + explained.T @ scaled
+        self._covariance = self._whole - explained.T @ explained
 
 
 def _fit(covariance: np.ndarray, residuals: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
