@@ -74,6 +74,48 @@ def test_fabric_links_of_amd() -> None:
     assert [k.beta_us_per_mb for k in made.links] == [5.0, 5.0]  # 200 GB/s
 
 
+def machine(*gpus: str) -> bytes:
+    """The file of a machine of V100s, each with these elements."""
+    rows = "".join(
+        f"<pci busid='0000:0{i}:00.0' link_speed='8.0 GT/s PCIe' link_width='16'>"
+        f"<gpu dev='{i}' sm='70'>{inside}</gpu></pci>"
+        for i, inside in enumerate(gpus)
+    )
+    return f"<system version='1'><cpu numaid='0'>{rows}</cpu></system>".encode()
+
+
+def nvlink(target: int, count: int, kind: str) -> str:
+    return f"<nvlink target='0000:0{target}:00.0' count='{count}' tclass='{kind}'/>"
+
+
+def test_links_to_gpus_that_the_job_does_not_see_are_left_out() -> None:
+    """With CUDA_VISIBLE_DEVICES=0,1 of a mesh the file was refused, which NCCL reads."""
+    gpus = [nvlink(1 - i, 2, "0x030200") + nvlink(5 + i, 1, "0x030200") for i in range(2)]
+    topology = parse_nccl_xml(machine(*gpus), "f")
+    assert [(link.src, link.dst, link.beta_us_per_mb) for link in topology.links] == [
+        (0, 1, 20.0),
+        (1, 0, 20.0),
+    ]
+
+
+def test_links_to_a_processor_go_into_no_switch() -> None:
+    """Those of POWER9 joined all GPUs, as an NVSwitch does, in place of the links between two."""
+    pairs = [nvlink(i ^ 1, 3, "0x030200") + nvlink(9, 3, "0x068001") for i in range(4)]
+    topology = parse_nccl_xml(machine(*pairs), "f")
+    assert topology.switches == ()
+    rates = {(link.src, link.dst): link.beta_us_per_mb for link in topology.links}
+    assert rates[0, 1] == pytest.approx(1e12 / 75e9)
+    assert rates[0, 2] > rates[0, 1]  # over PCIe
+
+
+@pytest.mark.parametrize("width", ["0", "63", "255"])
+def test_a_width_that_a_virtual_machine_does_not_know_is_of_16_lanes(width: str) -> None:
+    """One beyond 32 was refused; the kernel says 255, or 63, where it does not know."""
+    text = machine("", "").decode()
+    unknown = text.replace("link_width='16'", f"link_width='{width}'")
+    assert parse_nccl_xml(unknown.encode(), "f") == parse_nccl_xml(text.encode(), "f")
+
+
 BOMB = "<!DOCTYPE s [<!ENTITY a 'aaaaaaaa'><!ENTITY b '&a;&a;&a;&a;&a;&a;'>]>"
 
 

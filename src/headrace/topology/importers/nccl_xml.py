@@ -19,6 +19,10 @@ from headrace.topology.presets.boxes import Inter
 from headrace.topology.topology import Topology
 
 _SWITCH_CLASS = "0x068000"
+_NO_GPU_HERE = ("0x068001", "0x03", "0x12")
+"""Classes of devices that are none of the GPUs and no switch: the processor, as POWER9's NVLinks
+join it, and GPUs that the job does not see, which NCCL leaves out of the file."""
+
 _GENERATION = {60: 1, 70: 2, 80: 3, 90: 4, 100: 5}  # by compute capability: the next lower one
 _XGMI_BYTES_PER_S = 50e9
 _MAX_PLACES = 64  # of a NIC that is listed below every cpu
@@ -37,7 +41,8 @@ def parse_nccl_xml(
 
     GPUs are numbered by their ranks, or by devices if ranks are not given. NVLinks to devices of
     the class of bridges go into an NVSwitch, with one port each way and GPU; one of compute
-    capability 9.0 or more is assumed to multicast. Rates: an NVLink as published for the GPU's
+    capability 9.0 or more is assumed to multicast. Those to processors, and to GPUs that the file
+    does not have, are left out. Rates: an NVLink as published for the GPU's
     generation (unless in `costs`), a PCIe port from its speed and width, a NIC from its
     speed. GPUs that links do not join send over PCIe. NIC traffic uses the nearest NIC, see
     `assemble`.
@@ -164,6 +169,8 @@ def _links(gpus: list[_Gpu], source: str) -> tuple[np.ndarray, tuple[int, ...]]:
             kind = element.attributes.get("tclass", "").lower()
             if target in place and place[target] != i:
                 direct[i, place[target]] += count
+            elif target not in place and kind.startswith(_NO_GPU_HERE):
+                continue
             elif kind.startswith(_SWITCH_CLASS[:6]):
                 switched[i] += count
             else:
@@ -184,7 +191,9 @@ def _link_rate(gpus: list[_Gpu]) -> float:
 def _pcie_rate(pci: Element, source: str) -> float | None:
     """Return bytes a second from "16.0 GT/s PCIe" and the width; None where they are unknown."""
     speed = pci.attributes.get("link_speed", "").split()
-    width = pci.integer("link_width", source, default=0, most=32) or 16
+    width = pci.integer("link_width", source, default=0)
+    if not 1 <= width <= 32:  # virtual machines have 0, 63 or 255 for an unknown one
+        width = 16
     if len(speed) < 2 or speed[1] != "GT/s":
         return None
     try:
