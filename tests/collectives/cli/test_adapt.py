@@ -11,6 +11,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.request import Method
+from headrace.topology import subgraph
 from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import network
 
@@ -70,3 +71,16 @@ def test_plans_are_compared_under_the_cost_model_of_the_book(
     )
     assert done.exit_code == 0, done.output
     assert {entry.plan.model.name for entry in PlanBook.load(new).entries} == {"full"}
+
+
+def test_links_that_the_network_has_lost_are_named(tmp_path: Path) -> None:
+    before = uniform(3)
+    book, now, new = (str(tmp_path / name) for name in ("book", "now", "new"))
+    build_book(before, collectives=(Collective.ALLGATHER,), sizes=(1 << 20,)).save(book)
+    present = [index for index, link in enumerate(before.links) if (link.src, link.dst) != (2, 0)]
+    subgraph(before, present).save(now, {})
+    arguments = ["collectives", "adapt", book, "--profile", now, "-o", new]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "no longer has links 2 -> 0" in " ".join(done.output.split())
+    assert PlanBook.load(new).topology.link_index.keys() == before.link_index.keys() - {(2, 0)}

@@ -23,11 +23,13 @@ class Adapted:
     ----------
     masters : of the largest allreduce, before (spread evenly, if the old plan had none) and after;
         None if there is no allreduce.
+    lost_links : (src, dst) of those that the network no longer has: no plan uses them.
     """
 
     book: PlanBook
     choices: tuple[RangeChoice, ...]
     masters: tuple[Masters, Masters] | None
+    lost_links: tuple[tuple[int, int], ...]
 
 
 def adapt_book(
@@ -59,7 +61,10 @@ def adapt_book(
     )
     tuned = _tuned(book, topology)
     retuned = replanned(book, rebuilt, None if tuned is None else tuned[1])
-    return Adapted(book=retuned.book, choices=retuned.choices, masters=tuned)
+    lost_links = sorted(book.topology.link_index.keys() - topology.link_index.keys())
+    return Adapted(
+        book=retuned.book, choices=retuned.choices, masters=tuned, lost_links=tuple(lost_links)
+    )
 
 
 def _tuned(book: PlanBook, topology: Topology) -> tuple[Masters, Masters] | None:

@@ -21,10 +21,16 @@ if TYPE_CHECKING:
     from headrace.collectives.adapt.act.rebook import RangeChoice
     from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 
+_LINKS = 8
+"""Most lost links that are named."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceResult:
-    """A range of sizes: the plan before and now; predictions on the network as it is now."""
+    """A range of sizes: the plan before and now; predictions on the network as it is now.
+
+    No time before where there was no plan, or where the network lacks a link that it uses.
+    """
 
     collective: str
     root: int
@@ -69,6 +75,15 @@ def adapt_command(
         adapted = adapt_book(book, topology, groups, report, method)
     adapted.book.save(output)
     out = terminal()
+    if adapted.lost_links:
+        lost = ", ".join(f"{src} -> {dst}" for src, dst in adapted.lost_links[:_LINKS])
+        more = len(adapted.lost_links) - _LINKS
+        out.print(
+            f"The network no longer has links {lost}{f' and {more} more' if more > 0 else ''}: "
+            "plans that use them are replaced.",
+            soft_wrap=True,
+            highlight=False,
+        )
     if adapted.masters is not None:
         out.print(_masters(*adapted.masters, hosts=[topology.hosts[h] for h in topology.rank_host]))
     out.print(_choices(choice for choice in adapted.choices if choice.entry.root == 0))
@@ -100,16 +115,17 @@ def _choices(choices: "Iterable[RangeChoice]") -> Table:
     for collective, rows in groupby(choices, key=lambda choice: choice.entry.collective):
         for index, row in enumerate(rows):
             plan, to_bytes = row.entry.plan, row.entry.to_bytes
+            runs = not np.isinf(row.before_us)
             # one rank alone takes no time, whatever the plan
             less = 1 - plan.predicted_us / row.before_us if row.before_us else 0.0
             table.add_row(
                 "" if index else collective.value,
                 "" if to_bytes is None else size(to_bytes, plan.total_bytes),
                 row.before,
-                "" if np.isinf(row.before_us) else duration(row.before_us),
+                duration(row.before_us) if runs else "",
                 plan.generator,
                 duration(plan.predicted_us),
-                f"{less:z.0%}",
+                f"{less:z.0%}" if runs else "",
             )
     return table
 

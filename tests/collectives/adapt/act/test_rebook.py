@@ -30,9 +30,11 @@ from headrace.collectives.plan.generators.templates.two_level.schedule import tw
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import predict_us
+from headrace.collectives.plan.request import Method
 from headrace.collectives.program import Program
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import InputError
-from headrace.topology import Topology
+from headrace.topology import Topology, subgraph
 from headrace.topology.presets import ring, uniform
 from tests.collectives.adapt.clusters import network
 
@@ -190,3 +192,19 @@ def test_masters_stay_where_not_all_ranks_are_linked() -> None:
     adapted = adapt_book(book, replace(ring(4), hosts=book.topology.hosts), None)
     assert adapted.masters is None
     assert [entry.plan.generator for entry in adapted.book.entries] == ["ring"]
+
+
+def test_plans_over_a_lost_link_are_replaced() -> None:
+    """Adapting ended there: their time on a network without the link is none."""
+    before = uniform(3)
+    book = build_book(before, collectives=[Collective.ALLGATHER], sizes=[SIZE])
+    links = [i for i, link in enumerate(before.links) if (link.src, link.dst) != (2, 0)]
+    now = subgraph(before, links)
+    method = Method(engine=NativeSearch(), effort="quick")
+    adapted = adapt_book(book, now, None, method=method)
+    assert adapted.lost_links == ((2, 0),)
+    assert np.inf in [choice.before_us for choice in adapted.choices]
+    for entry in adapted.book.entries:
+        assert entry.plan.predicted_us == predict_us(
+            entry.plan.program, now, entry.plan.total_bytes, entry.plan.model
+        )

@@ -8,6 +8,7 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.collectives.plan.bound import lower_bound
+from headrace.collectives.plan.cost.pieces import absent_link
 from headrace.collectives.plan.generators.templates.two_level.masters import (
     Masters,
     masters_from_weights,
@@ -34,7 +35,8 @@ class RangeChoice:
     """Plan chosen for one range of sizes, and the one before.
 
     `before_us` is the prediction for the plan of generator `before` on the network as it is now,
-    for the bytes that `entry.plan` was made for.
+    for the bytes that `entry.plan` was made for; infinite where there was no plan, or where it uses
+    a link that the network no longer has.
     """
 
     entry: Entry
@@ -102,14 +104,16 @@ def replanned(book: PlanBook, fresh: PlanBook, masters: Masters | None) -> Retun
         if old is None:
             choices.append(RangeChoice(entry=entry, before="nothing", before_us=float("inf")))
             continue
-        candidates = [now := _rescored(old, topology, size), entry.plan]
-        if masters is not None and entry.collective is Collective.ALLREDUCE:
-            candidates.append(_by_masters(now, topology, masters, size, QUICKTUNE))
+        candidates, before_us = [entry.plan], float("inf")
+        if absent_link(old.program, topology) is None:
+            now = _rescored(old, topology, size)
+            candidates.insert(0, now)
+            before_us = now.predicted_us
+            if masters is not None and entry.collective is Collective.ALLREDUCE:
+                candidates.append(_by_masters(now, topology, masters, size, QUICKTUNE))
         best = min(candidates, key=lambda plan: plan.predicted_us)
         choices.append(
-            RangeChoice(
-                entry=replace(entry, plan=best), before=old.generator, before_us=now.predicted_us
-            )
+            RangeChoice(entry=replace(entry, plan=best), before=old.generator, before_us=before_us)
         )
     rescored = [
         replace(entry, plan=_rescored(entry.plan, topology, entry.plan.total_bytes))

@@ -1,5 +1,7 @@
 """A program cut into pieces, with their dependencies: the simulator's input."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from headrace.collectives.errors import ProgramError
@@ -148,6 +150,12 @@ def mates_of(program: Program) -> np.ndarray:
     return mate
 
 
+def absent_link(program: Program, topology: Topology) -> tuple[int, int] | None:
+    """Return the first (src, dst) that `program` sends over and `topology` lacks; None if none."""
+    pairs = (pair for pair in _pairs(program) if pair is not None)
+    return next((pair for pair in pairs if pair not in topology.link_index), None)
+
+
 def links_of(program: Program, topology: Topology) -> np.ndarray:
     """Return for every send and receive its link in `topology`; -1 for local steps.
 
@@ -155,19 +163,21 @@ def links_of(program: Program, topology: Topology) -> np.ndarray:
     ------
     TopologyError : if there is no such link.
     """
-    lanes = program.lanes
-    columns = (lanes[name].tolist() for name in ("rank", "direction", "peer"))
-    link_of_lane: list[int] = []
+    if (absent := absent_link(program, topology)) is not None:
+        src, dst = absent
+        raise TopologyError(
+            f"the program sends from rank {src} to rank {dst}, topology '{topology.name}' has no "
+            f"link {src} -> {dst}"
+        )
+    link_of_lane = [-1 if pair is None else topology.link_index[pair] for pair in _pairs(program)]
+    return np.array(link_of_lane, dtype=np.int64)[program.steps["lane"]]
+
+
+def _pairs(program: Program) -> Iterator[tuple[int, int] | None]:
+    """Yield for every lane its (src, dst); None for local ones."""
+    columns = (program.lanes[name].tolist() for name in ("rank", "direction", "peer"))
     for rank, direction, peer in zip(*columns, strict=True):
         if direction == Direction.LOCAL:
-            link_of_lane.append(-1)
-            continue
-        pair = (rank, peer) if direction == SEND else (peer, rank)
-        link = topology.link_index.get(pair)
-        if link is None:
-            raise TopologyError(
-                f"the program sends from rank {pair[0]} to rank {pair[1]}, topology "
-                f"'{topology.name}' has no link {pair[0]} -> {pair[1]}"
-            )
-        link_of_lane.append(link)
-    return np.array(link_of_lane, dtype=np.int64)[program.steps["lane"]]
+            yield None
+        else:
+            yield (rank, peer) if direction == SEND else (peer, rank)
