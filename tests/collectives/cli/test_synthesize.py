@@ -2,7 +2,9 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,8 +13,9 @@ from headrace.collectives.cli import app as collectives
 from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.within import forbidden
+from headrace.collectives.plan import portfolio
 from headrace.collectives.plan.generators.taccl import synthesize as pipeline
-from headrace.collectives.plan.plan import Plan
+from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
 from headrace.collectives.plan.verify import verify
@@ -174,3 +177,38 @@ def test_a_program_that_is_forbidden_is_not_chosen() -> None:
     second = plan_collective(uniform(4), Collective.ALLREDUCE, 1 << 20, method=method)
     assert second.program.digest != digest
     assert "forbidden: too long" in [candidate.note for candidate in second.candidates]
+
+
+def test_an_interrupt_ends_the_search_for_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended that in so many chunks, and the search went on in more."""
+    counts: list[int | None] = []
+
+    def interrupted(*arguments: Any, method: Method, **options: Any) -> Plan:
+        counts.append(method.chunks)
+        plan = plan_collective(*arguments, method=method, **options)
+        skipped = Candidate(generator="late", chunks=0, note="interrupted")
+        return replace(plan, candidates=(*plan.candidates, skipped))
+
+    monkeypatch.setattr(portfolio, "plan_collective", interrupted)
+    uniform(3).save("three.topology")
+    said = synthesize("--runtime", "mscclpp", "--size", "256K", network="three.topology")
+    assert counts == [1]
+    assert "not finished, or skipped: late" in said
+
+
+def test_an_interrupt_before_a_finer_plan_for_a_runtime_keeps_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing was written."""
+    plans: list[Plan] = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Plan:
+        if plans:
+            raise KeyboardInterrupt
+        plans.append(plan_collective(*arguments, **options))
+        return plans[0]
+
+    monkeypatch.setattr(portfolio, "plan_collective", interrupted)
+    uniform(3).save("three.topology")
+    synthesize("--runtime", "mscclpp", "--size", "256K", network="three.topology")
+    assert Plan.load("out.plan").program.digest == plans[0].program.digest

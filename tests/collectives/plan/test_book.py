@@ -11,6 +11,8 @@ from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
+from headrace.collectives.plan.plan import Plan
+from headrace.collectives.plan.portfolio import Portfolio
 from headrace.collectives.plan.request import Generator, Method, Request
 from headrace.collectives.program import Schedule
 from headrace.collectives.run.synthesis import NativeSearch
@@ -106,6 +108,24 @@ def test_an_interrupt_before_a_first_candidate_keeps_the_collectives_before() ->
     assert {entry.collective for entry in kept.entries} == {"allgather"}
     with pytest.raises(KeyboardInterrupt):
         build_book(uniform(3), collectives=["reduce"], sizes=[1 << 20], generators=[row])
+
+
+def test_an_interrupt_while_candidates_are_compared_keeps_the_collectives_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It lost them all: comparing takes as long as making the candidates, or longer."""
+    plan = Portfolio.plan
+
+    def interrupted(portfolio: Portfolio, total_bytes: int) -> Plan:
+        if portfolio.request.collective is Collective.REDUCE:
+            raise KeyboardInterrupt
+        return plan(portfolio, total_bytes)
+
+    monkeypatch.setattr(Portfolio, "plan", interrupted)
+    cut = build_book(uniform(3), collectives=["allgather", "reduce"], sizes=[1 << 20])
+    assert {entry.collective for entry in cut.entries} == {"allgather"}
+    with pytest.raises(KeyboardInterrupt):
+        build_book(uniform(3), collectives=["reduce"], sizes=[1 << 20])
 
 
 def test_a_book_without_plans_is_refused(book: PlanBook) -> None:

@@ -291,6 +291,23 @@ def test_an_interrupt_keeps_what_there_is() -> None:
         )
 
 
+def test_an_interrupt_between_generators_keeps_the_candidates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It lost them where it came while they were compared with the bound."""
+
+    def interrupted(_portfolio: Portfolio, min_gap: float | None, _spent_s: float) -> str:
+        if min_gap is not None:
+            raise KeyboardInterrupt
+        return ""
+
+    monkeypatch.setattr(Portfolio, "_skip_reason", interrupted)
+    search = Generator("search", hasty, min_gap=0.02)
+    rows = (*TEMPLATES, search)
+    plan = plan_collective(uniform(3), Collective.ALL_TO_ALL, MIB, generators=rows)
+    assert [c.generator for c in plan.candidates if c.note == "interrupted"] == ["search"]
+
+
 def hasty(_setting: Request) -> list[Schedule]:
     raise KeyboardInterrupt
 

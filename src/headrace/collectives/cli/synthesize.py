@@ -174,7 +174,7 @@ def synthesize_command(
 def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: RuntimeName) -> "Plan":
     """Return the fastest plan within a runtime's limits; raises ProgramError if there is none.
 
-    The number of chunks doubles until that has been no faster two times in a row.
+    The number of chunks doubles until that has been no faster two times in a row, or an interrupt.
     """
     from headrace.collectives.export.within import chunk_counts, forbidden
 
@@ -188,11 +188,15 @@ def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: Runt
         except ProgramError as error:
             reasons.append(str(error))
             plan = None
+        except KeyboardInterrupt:  # before a first program of so many chunks
+            if best is None:
+                raise
+            break
         if plan is not None and (best is None or plan.predicted_us < best.predicted_us):
             best, worse = plan, 0
         elif best is not None or chunks >= _MOST_WITHOUT:
             worse += 1
-        if worse >= 2:
+        if worse >= 2 or (plan is not None and _interrupted(plan)):
             break
     if best is None:
         raise ProgramError(f"no plan for runtime {runtime.value}: {reasons[0]}")
@@ -267,9 +271,14 @@ def _summary(plan: "Plan") -> Table:
     for row in plan.candidates:
         if row.note.startswith(("failed:", "stopped:")):
             table.add_row(row.generator, row.note)
-    if cut := [row.generator for row in plan.candidates if row.note == "interrupted"]:
+    if cut := _interrupted(plan):
         table.add_row("interrupted", f"not finished, or skipped: {', '.join(cut)}")
     return table
+
+
+def _interrupted(plan: "Plan") -> list[str]:
+    """Return the generators that Ctrl-C ended, or that did not begin."""
+    return [row.generator for row in plan.candidates if row.note == "interrupted"]
 
 
 def _facts(

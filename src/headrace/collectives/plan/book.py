@@ -376,7 +376,7 @@ def build_book(
     Notes
     -----
     An interrupt (Ctrl-C) ends the search: the book then holds the collectives planned before, and
-    the best candidates so far of the interrupted one.
+    the best candidates so far of the interrupted one, unless they were being compared.
     """
     report = progress or (lambda _what, _fraction: None)
     jobs = [
@@ -398,11 +398,12 @@ def build_book(
                 generators,
                 lambda what, share, done=done: report(what, (done + share) / len(jobs)),
             )
-        except KeyboardInterrupt:  # before a first candidate
+            plans = [portfolio.plan(size) for size in at]
+        except KeyboardInterrupt:  # before a first candidate, or while they are compared
             if not entries:
                 raise
             break
-        entries += _ranges(collective, root, [portfolio.plan(size) for size in at])
+        entries += _ranges(collective, root, plans)
         if portfolio.interrupted:
             break
     report("done", 1.0)

@@ -164,10 +164,9 @@ class Portfolio:
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
             tell(*at)
-            note = portfolio._skip_reason(
-                generator.min_gap, time.thread_time() - began + portfolio._spent_s
-            )
+            spent_s = time.thread_time() - began + portfolio._spent_s
             try:
+                note = portfolio._skip_reason(generator.min_gap, spent_s)
                 note = note or portfolio._add(generator)
             except KeyboardInterrupt:  # plan with the candidates so far
                 if not portfolio.candidates:
