@@ -1,16 +1,26 @@
 """The testbed without namespaces: the same calls, on loopback."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import TestbedError
-from headrace.testbed import Testbed, TestbedSpec, pace_rate, privileges, run_ranks, teardown
+from headrace.testbed import (
+    Testbed,
+    TestbedSpec,
+    pace_rate,
+    privileges,
+    run_ranks,
+    state,
+    teardown,
+)
 from tests.forked import status_of_child
 from tests.waiting import HANG_S
 
@@ -26,6 +36,14 @@ def test_it_falls_back_where_namespaces_cannot_be_made(
         assert testbed.is_fallback
         assert testbed.fallback_reason == "'ip' (of the package iproute2) is not installed"
     assert list(own_state.iterdir()) == []
+
+
+def test_it_falls_back_for_the_root_of_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has all capabilities, and the folders of the system are not its own: ip failed."""
+    monkeypatch.setattr(privileges, "find_program", lambda name: name)
+    monkeypatch.setattr(privileges, "_CAPABILITIES", {})
+    monkeypatch.setattr(privileges.os, "access", lambda *_: False)
+    assert "/run" in (privileges.unavailable_reason() or "")
 
 
 def test_hosts_commands_and_rates(own_state: Path, spec: TestbedSpec) -> None:
@@ -110,4 +128,30 @@ def test_a_child_that_leaves_the_block_takes_nothing_down(
     with Testbed.up(spec, fallback=True) as testbed:
         assert status_of_child(testbed.__exit__) == 0
         assert len(list(own_state.iterdir())) == 1
+    assert list(own_state.iterdir()) == []
+
+
+def test_a_testbed_of_another_container_is_left_alone(own_state: Path, spec: TestbedSpec) -> None:
+    """Its owner's number is of no process here, where /run or /tmp is shared: it was removed."""
+    with Testbed.up(spec, fallback=True) as testbed:
+        replace(testbed.record, owner=(1 << 22, "0")).save()
+        with Testbed.up(spec, fallback=True) as neighbour:
+            assert {record.run for record in state.records()} == {testbed.run, neighbour.run}
+        assert state.remove_crashed() == []
+
+
+def test_a_testbed_without_an_owner_is_removed(own_state: Path, spec: TestbedSpec) -> None:
+    directory, lock = state.reserve()
+    state.Record(
+        directory=directory,
+        run=directory.name,
+        mode=state.LOOPBACK,
+        spec=spec,
+        owner=(os.getpid(), teardown.start_time(os.getpid()) or ""),
+        master_port=1,
+    ).save()
+    assert state.remove_crashed() == []
+    assert lock is not None
+    os.close(lock)  # as the kernel does when the owner ends
+    assert state.remove_crashed() == [directory.name]
     assert list(own_state.iterdir()) == []

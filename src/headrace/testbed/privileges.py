@@ -1,8 +1,9 @@
 """Reasons why a testbed's network cannot be built; imports nothing that could be missing."""
 
+import os
 from pathlib import Path
 
-from headrace.testbed.teardown import find_program
+from headrace.testbed.teardown import NAMESPACE_DIRECTORY, find_program
 
 _HAS_IPV6 = Path("/proc/net/if_inet6")
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
@@ -21,6 +22,10 @@ def unavailable_reason() -> str | None:
     for name, bit in _CAPABILITIES.items():
         if not capabilities >> bit & 1:
             return f"this process lacks {name}; run it as root"
+    # the root of a user namespace has all capabilities, and may not write the system's folders
+    folder = NAMESPACE_DIRECTORY if NAMESPACE_DIRECTORY.is_dir() else NAMESPACE_DIRECTORY.parent
+    if not os.access(folder, os.W_OK):
+        return f"{folder}, where ip keeps the names of namespaces, cannot be written"
     return None
 
 

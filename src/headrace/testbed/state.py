@@ -4,6 +4,7 @@ The directory is made before anything else and removed after everything else, so
 of a killed process can be found.
 """
 
+import fcntl
 import json
 import os
 import secrets
@@ -21,6 +22,10 @@ from headrace.testbed import teardown
 from headrace.testbed.spec import TestbedSpec
 
 _RECORD = "testbed.json"
+_OWNER = "owner"
+"""File that the owner keeps locked: other containers have other numbers for its process. There is
+none where the file system has no locks."""
+
 _VERSION = 1
 
 NAMESPACES = "namespaces"
@@ -49,7 +54,12 @@ class Record:
     @property
     def crashed(self) -> bool:
         """True if its owner is gone, and will not take it down."""
-        return self.owner is not None and teardown.start_time(self.owner[0]) != self.owner[1]
+        if self.owner is None:
+            return False
+        lock = self.directory / _OWNER
+        if lock.exists():
+            return not _is_locked(lock)
+        return teardown.start_time(self.owner[0]) != self.owner[1]
 
     @property
     def pace_file(self) -> Path:
@@ -118,8 +128,14 @@ def state_directory() -> Path:
     return path
 
 
-def reserve() -> Path:
-    """Make the directory of a new testbed, under an unused run id."""
+def reserve() -> tuple[Path, int | None]:
+    """Make the directory of a new testbed, under an unused run id, and lock it for its owner.
+
+    Returns
+    -------
+    tuple[Path, int | None]
+        The directory, and the descriptor with the lock: once that is closed, it counts as crashed.
+    """
     parent = state_directory()
     while True:
         run = secrets.token_hex(2)
@@ -127,7 +143,7 @@ def reserve() -> Path:
             continue
         with suppress(FileExistsError):
             (parent / run).mkdir()
-            return parent / run
+            return parent / run, _locked(parent / run / _OWNER)
 
 
 def records() -> Iterator[Record]:
@@ -172,6 +188,30 @@ def remove_crashed() -> list[str]:
 
 def _directories() -> list[Path]:
     return sorted(path for path in state_directory().iterdir() if path.is_dir())
+
+
+def _locked(path: Path) -> int | None:
+    """Make a file, lock it and return its descriptor; None where the file system has no locks."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        os.close(descriptor)
+        path.unlink()
+        return None
+    return descriptor
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a process keeps a file locked; the kernel frees it when the process ends."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it is gone, with its testbed
+        return False
+    return False
 
 
 def _is_abandoned(directory: Path) -> bool:

@@ -48,10 +48,12 @@ class Testbed:
         record: Record,
         *,
         guardian: "subprocess.Popen[bytes] | None" = None,
+        lock: int | None = None,
         fallback_reason: str | None = None,
     ) -> None:
         self.record = record
         self._guardian = guardian
+        self._lock = lock
         self._mark = ForkMark()
         self.fallback_reason = fallback_reason
 
@@ -77,7 +79,7 @@ class Testbed:
         if spec.family != IPV4:
             _check_ipv6(spec, reason)
         state.remove_crashed()
-        directory = state.reserve()
+        directory, lock = state.reserve()
         try:
             record = Record(
                 directory=directory,
@@ -89,9 +91,11 @@ class Testbed:
             )
             record.save()
             guardian = None if detached else _start_guardian(record)
-            testbed = cls(record, guardian=guardian, fallback_reason=reason)
+            testbed = cls(record, guardian=guardian, lock=lock, fallback_reason=reason)
         except BaseException:
             teardown.remove(directory)
+            if lock is not None:
+                os.close(lock)
             raise
         try:
             if reason is None:
@@ -101,6 +105,7 @@ class Testbed:
             if detached:  # last: a process killed earlier would leave it half built
                 testbed.record = replace(record, owner=None)
                 testbed.record.save()
+                testbed._unlock()
         except BaseException:
             testbed.down()
             raise
@@ -251,6 +256,12 @@ class Testbed:
             with suppress(BrokenPipeError):
                 self._guardian.communicate(b"done", timeout=_GUARDIAN_DEADLINE_S)
             self._guardian = None
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def __enter__(self) -> "Testbed":
         return self
