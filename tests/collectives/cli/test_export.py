@@ -68,6 +68,15 @@ def test_instances_follow_the_size_unless_given(tmp_path: Path) -> None:
     assert "8 instances" in said[1 << 24]
 
 
+def test_a_runtime_that_does_not_know_the_collective_is_named(tmp_path: Path) -> None:
+    plan_collective(TOPOLOGY, Collective.REDUCE_SCATTER, 1 << 16).save(tmp_path / "p")
+    said = run("export", tmp_path / "p", "-o", tmp_path / "p.xml")
+    assert "warning: msccl refuses coll reducescatter: give --runtime msccl for it" in said
+    assert "refused by msccl" in run("verify", tmp_path / "p.xml")
+    said = run("export", tmp_path / "p", "-o", tmp_path / "q.xml", "--runtime", "msccl")
+    assert "refuses coll" not in said
+
+
 def test_an_entry_of_a_book(tmp_path: Path) -> None:
     book = build_book(
         TOPOLOGY, sizes=[1 << 10, 1 << 24], collectives=[Collective.BROADCAST, Collective.ALLREDUCE]

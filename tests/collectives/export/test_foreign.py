@@ -259,3 +259,17 @@ def test_a_strict_algorithm_of_another_tool_becomes_a_program() -> None:
     text = algo("broadcast", n, 1, body, (1, 1))
     assert verify_text(text).findings == ()
     verify(recovered(read(text)[0]))
+
+
+def test_a_file_of_an_earlier_tool_is_proven() -> None:
+    """Its algo has no outofplace, minBytes and maxBytes, which microsoft/msccl does without."""
+    text = allpairs_allreduce(3)
+    for attribute in ('outofplace="0" ', 'minBytes="0" ', 'maxBytes="0" '):
+        assert attribute in text
+        text = text.replace(attribute, "")
+    verdict = verify_text(text)
+    assert verdict.proven
+    missing = [f.message for f in verdict.findings if "is missing" in f.message]
+    assert len(missing) == 3
+    algorithm, _ = read(text)
+    assert (algorithm.in_place, algorithm.out_of_place) == (True, False)

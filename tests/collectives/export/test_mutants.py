@@ -214,7 +214,6 @@ def test_what_is_not_provable_is_refused(coll: str) -> None:
         ('cnt="1"', 'cnt="one"', "needs an integer"),
         ('cnt="1"', 'cnt="1e9"', "needs an integer"),
         (' cnt="1"', "", "'cnt' is missing"),
-        ('maxBytes="0"', "", "'maxBytes' is missing"),
         ('type="r', 'type="x', "'type' is"),
         ('srcbuf="i"', 'srcbuf="q"', "needs i, o or s"),
         ('ngpus="4"', 'ngpus="1000000000"', "'ngpus' is"),

@@ -25,6 +25,7 @@ from headrace.collectives.export.runtimes import (
     selection,
 )
 from headrace.collectives.export.threadblocks import Target, renumbered
+from headrace.collectives.plan.generators.templates.direct import direct
 from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
@@ -58,7 +59,7 @@ def test_threadblocks_are_cut_to_what_the_runtime_takes(runtime: str, blocks: in
 
 def test_what_fits_is_not_cut() -> None:
     for _, program in template_programs(4):
-        target = Target(runtime="msccl")
+        target = Target(runtime="msccl-executor-nccl")
         assert msccl_xml.export(program, target) == msccl_xml.write(lowered(program, target))
 
 
@@ -110,6 +111,46 @@ def test_runtimes_read_their_format() -> None:
         mscclpp_json.export(pipeline(2), Target(runtime="fast"))
     for runtime in RUNTIMES.values():
         assert runtime_of(runtime.name, runtime.form) is runtime
+
+
+def ring_reduce_scatter() -> Program:
+    return lower(ring(Demand(collective=Collective.REDUCE_SCATTER, ranks=3)))
+
+
+def test_a_file_without_a_limit_of_sizes_states_the_largest() -> None:
+    """microsoft/msccl takes a file for sizes below its maxBytes: at 0 it never took any."""
+    text = msccl_xml.export(pipeline(2), Target(runtime="msccl"))
+    assert f'maxBytes="{(1 << 63) - 1}"' in text
+    assert msccl_xml.read(text)[0].max_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name", "refused_by"),
+    [
+        ("msccl", "reduce_scatter", "msccl-executor-nccl"),
+        ("msccl-executor-nccl", "reducescatter", "msccl"),
+        (STRICTEST, "reducescatter", "msccl"),
+    ],
+)
+def test_a_collective_has_the_name_that_the_runtime_knows(
+    runtime: str, name: str, refused_by: str
+) -> None:
+    """microsoft/msccl, and files of TACCL and msccl-tools, have another for reduce-scatter."""
+    text = msccl_xml.export(ring_reduce_scatter(), Target(runtime=runtime))
+    assert f'coll="{name}"' in text
+    verdict = msccl_xml.verify_text(text)
+    assert verdict.demand is not None
+    assert verdict.demand.collective is Collective.REDUCE_SCATTER
+    assert verdict.proven
+    (finding,) = verdict.findings
+    assert finding.message == f"coll is '{name}': refused by {refused_by}"
+
+
+def test_a_runtime_without_the_collective_is_named() -> None:
+    gather = lower(direct(Demand(collective=Collective.GATHER, ranks=3)))
+    assert msccl_xml.export(gather, Target(runtime="msccl-executor-nccl"))
+    with pytest.raises(ProgramError, match="runtime msccl has no gather, needs one of allreduce"):
+        msccl_xml.export(gather, Target(runtime="msccl"))
 
 
 def copies(blocks: int, waiting: int, on: int) -> str:

@@ -12,6 +12,7 @@ from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal
 from headrace.cli.options import flag, output_option, size_option
 from headrace.collectives.demand import ROOTED, Collective
+from headrace.collectives.export.buffers import COLLECTIVES
 from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
 from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
 from headrace.collectives.program import Program
@@ -174,7 +175,12 @@ def _selection(text: str, form: ExportFormat, runtime: RuntimeName, scored: int)
     scored : the size in bytes that the plan is meant for; 0 if none is known.
     """
     from headrace.collectives.export import msccl_xml, mscclpp_read
-    from headrace.collectives.export.runtimes import oversubscription, runtime_of, selection
+    from headrace.collectives.export.runtimes import (
+        oversubscription,
+        runtime_of,
+        selection,
+        unread,
+    )
 
     read = msccl_xml.read if form is ExportFormat.MSCCL_XML else mscclpp_read.read
     algorithm, _ = read(text)
@@ -189,6 +195,11 @@ def _selection(text: str, form: ExportFormat, runtime: RuntimeName, scored: int)
         )
     if warning := oversubscription(algorithm):
         lines.append(f"warning: {warning}")
+    for reader in unread(algorithm.collective, form.value):
+        if runtime is RuntimeName.STRICTEST:
+            is_known = COLLECTIVES[algorithm.collective] in reader.collectives
+            remedy = f"give --runtime {reader.name} for it" if is_known else "it has none"
+            lines.append(f"warning: {reader.name} refuses coll {algorithm.collective}: {remedy}")
     return lines
 
 

@@ -23,9 +23,18 @@ NAMES = {
     Collective.SCATTER: "scatter",
     Collective.ALL_TO_ALL: "alltoall",
 }
-"""MSCCL's name of each collective."""
+"""The name of each collective in MSCCL's files, as msccl-executor-nccl and MSCCL++ read them."""
 
-COLLECTIVES = {name: collective for collective, name in NAMES.items()}
+MSCCL_NAMES = {
+    collective: "reduce_scatter" if collective is Collective.REDUCE_SCATTER else name
+    for collective, name in NAMES.items()
+    if collective not in (Collective.GATHER, Collective.SCATTER)
+}
+"""Those of microsoft/msccl, which msccl-tools and TACCL write too."""
+
+COLLECTIVES = {
+    name: collective for names in (NAMES, MSCCL_NAMES) for collective, name in names.items()
+}
 
 _PER_LOOP_OF_ONE_RANK = frozenset({Collective.GATHER, Collective.SCATTER})
 """The executor multiplies the count by the ranks for allgather, reduce-scatter and all-to-all."""

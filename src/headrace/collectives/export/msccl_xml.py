@@ -6,12 +6,12 @@ beyond elements and attributes is refused: a document type, entities, processing
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
-from headrace.collectives.errors import MscclError
+from headrace.collectives.errors import MscclError, ProgramError
 from headrace.collectives.export.algorithm import (
     NOWHERE,
     Algorithm,
@@ -37,6 +37,8 @@ from headrace.files import read_bytes
 MAX_FILE_BYTES = 64 << 20
 MAX_ELEMENTS = 1 << 20
 MAX_NUMBER = (1 << 63) - 1
+_DEFAULT_MAX_BYTES = 1 << 27
+"""Largest size that microsoft/msccl takes a file for which does not say."""
 
 _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
 _GPU = {
@@ -47,6 +49,8 @@ _GPU = {
 }
 _THREADBLOCK = {"id": "id", "send": "send", "recv": "recv", "chan": "channel"}
 """Attribute -> field of `Gpu` and `Threadblock`."""
+_OPTIONAL = ("outofplace", "minBytes", "maxBytes")
+"""Attributes of algo that microsoft/msccl does without, and msccl-executor-nccl does not."""
 _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 """Element -> its parent element."""
 
@@ -82,10 +86,17 @@ def fitted_algorithm(program: Program, target: Target, runtime: Runtime) -> Algo
     ProgramError, VerificationError : see `Lowering.of`.
     """
     lowering = Lowering.of(program, target)
+    collective = program.demand.collective
+    if collective not in runtime.collectives:
+        raise ProgramError(
+            f"runtime {runtime.name} has no {collective}, needs one of "
+            f"{', '.join(runtime.collectives)}"
+        )
     algorithm = lowering.algorithm()
     if any(len(tb.steps) > runtime.steps for gpu in algorithm.gpus for tb in gpu.threadblocks):
         algorithm = lowering.algorithm(_weight, runtime.steps - 1)  # its first step waits, too
-    return renumbered(algorithm, runtime.awaited)
+    named = replace(algorithm, collective=runtime.collectives[collective])
+    return renumbered(named, runtime.awaited)
 
 
 def _weight(
@@ -108,7 +119,7 @@ def write(algorithm: Algorithm) -> str:
             inplace=int(algorithm.in_place),
             outofplace=int(algorithm.out_of_place),
             minBytes=algorithm.min_bytes,
-            maxBytes=algorithm.max_bytes,
+            maxBytes=algorithm.max_bytes or MAX_NUMBER,  # 0 is no size at all for microsoft/msccl
         )
     ]
     for gpu in algorithm.gpus:
@@ -313,16 +324,22 @@ def _algorithm(node: _Node, findings: list[Finding]) -> Algorithm:
     gpus = [_gpu(child, findings) for child in node.children]
     if (claimed := node.number("ngpus")) != len(gpus):
         raise node.error(f"attribute 'ngpus' is {claimed}, but there are {len(gpus)} gpu elements")
+    for name in _OPTIONAL:
+        if name not in node.attributes:
+            text = f"attribute '{name}' is missing: refused by msccl-executor-nccl"
+            findings.append(Finding("limit", text, fatal=False))
+    in_place = node.flag("inplace")
+    most = node.number("maxBytes") if "maxBytes" in node.attributes else _DEFAULT_MAX_BYTES
     return Algorithm(
         name=node.attributes.get("name", ""),
         protocol=node.text("proto"),
-        in_place=node.flag("inplace"),
-        out_of_place=node.flag("outofplace"),
+        in_place=in_place,
+        out_of_place=node.flag("outofplace") if "outofplace" in node.attributes else not in_place,
         channels=node.number("nchannels"),
         chunks_per_loop=node.number("nchunksperloop"),
         collective=node.text("coll"),
-        min_bytes=node.number("minBytes"),
-        max_bytes=node.number("maxBytes"),
+        min_bytes=node.number("minBytes") if "minBytes" in node.attributes else 0,
+        max_bytes=0 if most == MAX_NUMBER else most,
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.id)),
     )
 

@@ -35,7 +35,7 @@ from headrace.collectives.export.assembly import (
 from headrace.collectives.export.buffers import COLLECTIVES, Layout, chunks_of
 from headrace.collectives.export.connections import Connections
 from headrace.collectives.export.limits import check_limits
-from headrace.collectives.export.runtimes import XML, extremes, refusals
+from headrace.collectives.export.runtimes import XML, extremes, refusals, unread
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction
 from headrace.errors import VerificationError
@@ -140,6 +140,10 @@ def examine(
     findings = [*found_before, *(rule for rule in rules if msccl or rule.rule != "limit")]
     if msccl:
         findings += refusals(extremes(algorithm), XML)
+        names = [runtime.name for runtime in unread(algorithm.collective, XML)]
+        if names and algorithm.collective in COLLECTIVES:
+            text = f"coll is '{algorithm.collective}': refused by {' and '.join(names)}"
+            findings.append(Finding("limit", text, fatal=False))
     demand: Demand | None = None
     try:
         demand = demand_of(algorithm)

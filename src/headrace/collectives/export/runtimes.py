@@ -5,13 +5,13 @@ exported for a runtime, by default for the strictest: for all that read its form
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import Algorithm, Finding, Threadblock
-from headrace.collectives.export.buffers import COLLECTIVES
+from headrace.collectives.export.buffers import COLLECTIVES, MSCCL_NAMES, NAMES
 
 XML, JSON = "msccl-xml", "mscclpp-json"
 STRICTEST = "strictest"
@@ -40,6 +40,7 @@ class Runtime:
     per_call : element counts of the call (an allgather's elements of one rank) must be multiples
         of the chunks, not those of the whole buffer.
     align_bytes : bytes that each chunk has to be a multiple of; 0: elements count instead.
+    collectives : the names of those that it has.
     """
 
     name: str
@@ -53,14 +54,24 @@ class Runtime:
     semaphores: int = _NONE
     per_call: bool = False
     align_bytes: int = 0
+    collectives: Mapping[Collective, str] = field(default_factory=lambda: NAMES)
 
 
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
         # microsoft/msccl, src/include/msccl.h: MSCCL_MAX_NUM_STEPS, MSCCL_MAX_NUM_THREAD_BLOCKS,
-        # int8_t dependentBid, int16_t srcoffset; allcount % nchunksPerLoop where it is chosen.
-        Runtime(name="msccl", form=XML, steps=256, threadblocks=216, awaited=_BYTE, offset=_SHORT),
+        # int8_t dependentBid, int16_t srcoffset; allcount % nchunksPerLoop where it is chosen;
+        # src/graph/topo.cc: names of collectives.
+        Runtime(
+            name="msccl",
+            form=XML,
+            steps=256,
+            threadblocks=216,
+            awaited=_BYTE,
+            offset=_SHORT,
+            collectives=MSCCL_NAMES,
+        ),
         # Azure/msccl-executor-nccl, src/include/msccl/msccl_struct.h: the same names, 32 blocks
         # for each of 32 channels; src/misc/msccl/msccl_lifecycle.cc: count % nChunksPerLoop.
         Runtime(
@@ -101,6 +112,8 @@ def runtime_of(name: str, form: str) -> Runtime:
             readers[0],
             name=" and ".join(runtime.name for runtime in readers),
             per_call=any(runtime.per_call for runtime in readers),
+            # no name may serve them all: see `unread`
+            collectives=max((runtime.collectives for runtime in readers), key=len),
             **{limit: min(getattr(runtime, limit) for runtime in readers) for limit in limits},
         )
     if name not in RUNTIMES:
@@ -111,6 +124,15 @@ def runtime_of(name: str, form: str) -> Runtime:
             f"needs one of {', '.join([STRICTEST, *(runtime.name for runtime in readers)])}"
         )
     return RUNTIMES[name]
+
+
+def unread(name: str, form: str) -> list[Runtime]:
+    """Return the runtimes that read `form` and know no collective of a name."""
+    return [
+        runtime
+        for runtime in RUNTIMES.values()
+        if runtime.form == form and name not in runtime.collectives.values()
+    ]
 
 
 class Extreme(NamedTuple):
