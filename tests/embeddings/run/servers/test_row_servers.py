@@ -229,7 +229,10 @@ def test_a_server_without_memory_is_named_and_goes_on() -> None:
         first, values = rows_of(GROUPS[0], [[], list(range(10))])
         connection.fetch(0, 0, -1, first)
         rows, _ = rows_of(GROUPS[0], [[], list(range(100_000))])
-        with pytest.raises(CommunicationError, match="server 0, fetch: MemoryError: embedding row"):
+        with pytest.raises(
+            CommunicationError,
+            match="server 0, fetch: MemoryError: embedding rows .*: let servers on more hosts",
+        ):
             connection.fetch(0, 0, -1, rows)
         connection.write_back(0, 0, first, values)
         assert np.array_equal(connection.fetch(1, 0, 0, first), values)

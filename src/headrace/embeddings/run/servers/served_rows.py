@@ -197,7 +197,7 @@ class GroupRows:
         """Return rows, and create those that do not exist."""
         ids, ends = rows_of(message)
         values = self._room(len(ids))
-        with _input_errors():
+        with _named_errors():
             self.store.fetch(ids, ends, values)
         return values
 
@@ -205,14 +205,14 @@ class GroupRows:
         """Return rows, and create none."""
         ids, ends = rows_of(message)
         values = self._room(len(ids))
-        with _input_errors():
+        with _named_errors():
             self.store.read(ids, ends, values)
         return values
 
     def write(self, message: RpcMessage) -> int:
         """Write rows, and return how many."""
         ids, ends = rows_of(message)
-        with _input_errors():
+        with _named_errors():
             self.store.write(ids, ends, _column(message, "values", self._dtype, 2))
         return len(ids)
 
@@ -230,7 +230,7 @@ class GroupRows:
             values = rows
         ends = np.zeros(len(self.group.tables), np.int64)
         ends[table:] = len(ids)
-        with _input_errors():
+        with _named_errors():
             self.store.write(ids, ends, values)
         return RpcMessage(head={}, columns={"ids": ids, "ends": ends, "values": values})
 
@@ -256,12 +256,16 @@ class GroupRows:
 
 
 @contextmanager
-def _input_errors() -> Generator[None]:
-    """Native errors of arguments as those of the caller's input."""
+def _named_errors() -> Generator[None]:
+    """Native errors of arguments as those of the caller's input, and a remedy for full memory."""
     try:
         yield
     except ValueError as error:
         raise EmbeddingError(str(error)) from error
+    except MemoryError as error:
+        raise MemoryError(
+            f"{error}: let servers on more hosts share the rows, or take hosts with more memory"
+        ) from error
 
 
 def rows_of(message: RpcMessage) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
