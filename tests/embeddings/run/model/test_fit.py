@@ -175,6 +175,29 @@ def test_a_fit_that_fails_leaves_model_and_optimizer_as_they_were(
         assert len(steps(model, batches, [optimizer])) == len(DATA.batches)
 
 
+def test_hooks_that_are_not_called_are_named(executor: Executor) -> None:
+    """Those of `wandb.watch` showed the dense part alone, and nothing said so."""
+    model = DLRM()
+
+    def watch(gradient: Tensor) -> None:
+        del gradient
+
+    def step_at_once(weight: Tensor) -> None:
+        del weight
+
+    for table in model.tables[1:]:
+        table.weight.register_hook(watch)
+    model.tables[0].weight.register_post_accumulate_grad_hook(step_at_once)
+    model.top.weight.register_hook(watch)
+    with pytest.warns(UserWarning, match="is not called any more") as warned:
+        _, batches, _, _ = fitted_model(executor, model)
+    batches.close()
+    texts = sorted(str(warning.message).partition("<locals>.")[2] for warning in warned)
+    assert len(texts) == 2
+    assert texts[0].startswith("step_at_once, a hook on the gradient of tables.0.weight, is not c")
+    assert texts[1].startswith("watch, a hook on the gradient of tables.1.weight, is not called")
+
+
 def test_data_of_another_form_are_refused_with_the_form_that_serves() -> None:
     model = DLRM()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

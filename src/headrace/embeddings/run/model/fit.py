@@ -1,5 +1,6 @@
 """The user's entry: a model whose embedding rows are in caches, and the batches to train on."""
 
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -78,6 +79,7 @@ def fit_connected(
     check_data(data)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     modules = embedding_modules(model)
+    _warn_of_hooks(modules)
     examples = data.first(_EXAMPLES)
     columns = _columns(model, modules, examples, ids, forward)
     ruled = ruled_rows(modules, optimizers)
@@ -105,6 +107,25 @@ def fit_connected(
             fitted, connections, description, ruled, leaves, dense, device, scaler, committer
         )
     return fitted, batches
+
+
+def _warn_of_hooks(modules: Sequence[EmbeddingModule]) -> None:
+    """Warn of hooks on the gradients of weights, such as those of `wandb.watch`."""
+    weights: dict[str, str] = {}  # of each hook, the first one that has it
+    for embedding in modules:
+        weight = embedding.module.weight
+        behind = weight._post_accumulate_grad_hooks  # pyright: ignore[reportPrivateUsage]
+        for hooks in (weight._backward_hooks, behind):
+            for hook in (hooks or {}).values():
+                name = getattr(hook, "__qualname__", type(hook).__name__)
+                weights.setdefault(name, embedding.weight_name)
+    for name, weight_name in weights.items():
+        warnings.warn(
+            f"{name}, a hook on the gradient of {weight_name}, is not called any more: rows of a "
+            "batch take the place of the weight. Register hooks after fit: they are then those of "
+            "the dense part alone",
+            stacklevel=4,
+        )
 
 
 @contextmanager
