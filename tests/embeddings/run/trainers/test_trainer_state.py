@@ -162,3 +162,14 @@ def test_an_error_of_any_kind_of_a_user_s_object_changes_none() -> None:
     with pytest.raises(EmbeddingError, match="state own is not .* of the commit: rates are a list"):
         state.restore_parts(saved)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_parameters_that_commits_would_lose_are_refused() -> None:
+    """Weights of a loss began anew in a job that went on from a commit, and nothing said so."""
+    model, _, _ = loop()
+    loss = nn.ParameterList([torch.ones(3)])
+    optimizer = torch.optim.Adam([*model.parameters(), *loss.parameters()])
+    with pytest.raises(EmbeddingError, match=r"optimizer 0 has a parameter of shape \[3\] that is"):
+        TrainerState(model, [optimizer], {})
+    state = TrainerState(model, [optimizer], {"losses": loss}).capture(dense=True)
+    assert state["parts"]["state losses"]["0"].tolist() == [1, 1, 1]

@@ -3,7 +3,7 @@
 import copy
 import io
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,8 +41,8 @@ class TrainerState:
 
     Raises
     ------
-    EmbeddingError : a parameter of the model is in none of the optimizers; one of `objects` has a
-        state that no file can have.
+    EmbeddingError : a parameter of the model is in none of the optimizers, or one of these in no
+        state; one of `objects` has a state that no file can have.
     """
 
     def __init__(
@@ -66,10 +66,27 @@ class TrainerState:
             if parameter.requires_grad and id(parameter) not in updated:
                 raise EmbeddingError(
                     f"{name} is in no optimizer that fit got, and commits save their states: pass "
-                    "all optimizers, or none of commits' (--commit-every 0)"
+                    "all optimizers, or run the job without --state"
                 )
         for name in objects:
             self._saved(f"state {name}")
+        self._check_values([model, *objects.values()], optimizers)
+
+    def _check_values(
+        self, parts: Sequence[Stateful], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Raise EmbeddingError where an optimizer updates a parameter that no part has."""
+        saved = {tensor.data_ptr() for part in parts for tensor in _tensors(part.state_dict())}
+        for number, optimizer in enumerate(optimizers):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.numel() and parameter.data_ptr() not in saved:
+                        raise EmbeddingError(
+                            f"optimizer {number} has a parameter of shape "
+                            f"{[*parameter.shape]} that is not the model's, and commits would "
+                            "lose its values: make it the model's, or give fit the module that "
+                            "has it as state={...}"
+                        )
 
     def capture(self, *, dense: bool) -> dict[str, Any]:
         """Return a copy of the state.
@@ -134,6 +151,15 @@ def copied(value: Any) -> Any:
     if type(plain) not in _PLAIN:
         _check_readable(plain)
     return copy.deepcopy(plain)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a state."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(part)
 
 
 def _check_readable(part: object) -> None:
