@@ -1,7 +1,10 @@
 """Settings of the processes that serve a job."""
 
-from collections.abc import Iterator, Mapping
+import queue
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+import pytest
 
 from headrace.embeddings.run.job.job_processes import (
     JobHosts,
@@ -10,12 +13,19 @@ from headrace.embeddings.run.job.job_processes import (
     ProcessKey,
     RoleHost,
 )
+from headrace.errors import CommunicationError
 
 
 class AnsweringRoles:
-    """Processes that answer with an address, in the order of their settings."""
+    """Processes that answer with an address, in the order of their settings.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    silent : those that do not.
+    """
+
+    def __init__(self, silent: Collection[ProcessKey] = ()) -> None:
+        self._silent = silent
         self.settings: dict[ProcessKey, Mapping[str, Any]] = {}
         self.waits_s: list[float] = []
         self._answers: Iterator[ProcessKey] = iter(())
@@ -28,10 +38,12 @@ class AnsweringRoles:
             self.settings[key] = message["options"]
             self._answers = iter([*self._answers, key])
 
-    def next(self, what: str, timeout_s: float) -> tuple[ProcessKey, Mapping[str, Any]]:
-        assert what
+    def receive(self, timeout_s: float) -> tuple[ProcessKey, Mapping[str, Any]]:
         self.waits_s.append(timeout_s)
-        return next(self._answers), {"address": "127.0.0.1:1"}
+        for key in self._answers:
+            if key not in self._silent:
+                return key, {"address": "127.0.0.1:1"}
+        raise queue.Empty
 
     def end(self) -> None:
         pass
@@ -59,3 +71,12 @@ def test_a_script_that_reads_may_load_its_data_before_it_serves() -> None:
             longest_s.append(max(roles.waits_s))
     own_s, of_script_s = longest_s
     assert 0 < own_s <= 300 < of_script_s <= 1800
+
+
+def test_processes_that_do_not_come_to_serve_are_named() -> None:
+    """So were those that had, and the cacher, which had not been asked."""
+    processes = JobProcesses(JobOptions(), JobHosts(readers=(RoleHost(), RoleHost())))
+    roles = AnsweringRoles(silent=[("reader", 1)])
+    processes.roles = roles  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(CommunicationError, match="is stuck: no address of reader 1 within 300 s$"):
+        processes.__enter__()

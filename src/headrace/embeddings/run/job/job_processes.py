@@ -1,5 +1,6 @@
 """Processes of a job besides its trainers: servers of rows, readers and the cacher."""
 
+import queue
 import secrets
 import sys
 import time
@@ -295,7 +296,13 @@ class JobProcesses:
         addresses: dict[ProcessKey, str] = {}
         until = time.monotonic() + self._start_s
         while len(addresses) < len(awaited):
-            key, message = self.roles.next(_STARTING, max(0.0, until - time.monotonic()))
+            try:
+                key, message = self.roles.receive(max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                late = ", ".join(name_of(key) for key in awaited if key not in addresses)
+                raise CommunicationError(
+                    f"{_STARTING} is stuck: no address of {late} within {self._start_s:g} s"
+                ) from None
             if message is None and self.roles.exit_code(key) == 0:
                 raise CommunicationError(
                     f"{_STARTING} failed: {name_of(key)} ended before it served: a script that "
