@@ -223,3 +223,13 @@ def test_the_rows_of_a_batch_are_no_part_of_states(executor: Executor) -> None:
     assert names == [name for name in fitted.state_dict() if name.startswith("tables")] == []
     fitted.load_state_dict(fitted.state_dict())
     batches.close()
+
+
+def test_a_batch_without_examples_is_not_in_the_loop(executor: Executor) -> None:
+    """As of lines that were all rejected: its mean loss was no number."""
+    data = clicks(ROWS, [8, 0, 8, 0])
+    fitted, batches, optimizer, _ = fitted_model(executor, data=data)
+    with batches:
+        for epoch in (1, 2):
+            assert len(steps(fitted, batches, [optimizer])) == 2
+            assert (batches.epoch, batches.batch) == (epoch, 4 * epoch)

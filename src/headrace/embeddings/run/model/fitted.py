@@ -269,8 +269,11 @@ class FittedBatches:
             if commit is not None and self._committer is not None:
                 with rows.waiting_for_commit():
                     self._committer.begin(commit, self._position(rows))
-            yield self._trained(batch)
-            self._check_owner()  # a child that goes on with the loop
+            if batch.batch.examples_in_all > 0:
+                yield self._trained(batch)
+                self._check_owner()  # a child that goes on with the loop
+            else:  # all of its lines were rejected: the mean of its losses is no number
+                rows.skip()
             self._next_batch = batch.batch.batch + 1
             commit = rows.take_commit()
         self._leaves.clear()
