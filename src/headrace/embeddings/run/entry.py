@@ -81,7 +81,7 @@ class TrainingBatches(Protocol):
         ...
 
     def evaluate(self, data: ExampleData) -> Generator[tuple[Any, ...]]:
-        """Yield this trainer's share of every batch of evaluation data.
+        """Yield this trainer's share of every batch of evaluation data; all trainers call it.
 
         The model is in its mode for evaluation meanwhile. Rows are read from the servers, and none
         is created: one that training has not used has its initial values. Where an
@@ -90,8 +90,8 @@ class TrainingBatches(Protocol):
         Raises
         ------
         EmbeddingError : the data have another form, or number of columns, than training's; a
-            loader shuffles them differently at each of several trainers; at a batch with an id
-            outside its table.
+            loader shuffles them differently at each of several trainers; at the first batch where
+            another trainer does not evaluate; at a batch with an id outside its table.
         """
         ...
 

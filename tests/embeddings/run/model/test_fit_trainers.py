@@ -195,6 +195,23 @@ def test_a_trainer_that_saves_alone_is_named(
     at_two_trainers(act)
 
 
+def test_a_trainer_that_evaluates_alone_is_named() -> None:
+    """As by `if rank == 0:`. It had the metrics of its share of each batch, as if of all."""
+    job = InProcessJob(DATA)
+
+    def act(executor: Executor) -> None:
+        rows = FittedRows(job, executor)
+        rows.train()
+        if executor.rank == 0:
+            with pytest.raises(EmbeddingError, match="is at an evaluation, trainer 1 at the begin"):
+                next(rows.batches.evaluate(DATA))
+        else:
+            with pytest.raises(EmbeddingError, match="of epoch 1, trainer 0 at an evaluation: all"):
+                next(iter(rows.batches))
+
+    at_two_trainers(act)
+
+
 def test_a_trainer_that_left_after_an_import_ends_the_commit_of_the_others(tmp_path: Path) -> None:
     """The servers' commit of the loaded rows waited for it, up to the deadline of their calls."""
     job = CommittingJob(tmp_path / "job", data=DATA)

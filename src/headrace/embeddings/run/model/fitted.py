@@ -323,6 +323,7 @@ class FittedBatches:
             self._device,
         )
         try:
+            self._any_trainer(_EVALUATION)  # else one alone has the metrics of its share
             with evaluating(self._model):
                 for batch in ahead(batches):
                     ids = self._leaves.set(batch.tables, len(batch.examples))

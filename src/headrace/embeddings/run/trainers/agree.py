@@ -58,7 +58,7 @@ def _of_all(executor: Executor, deadline_s: float, purpose: str, number: int) ->
         if of_trainer.decode() != purpose:
             raise EmbeddingError(
                 f"trainer {executor.rank} is at {purpose}, trainer {trainer} at "
-                f"{of_trainer.decode()}: all of them need the same epochs, and calls of save and "
-                "load"
+                f"{of_trainer.decode()}: all of them need the same epochs, evaluations, and calls "
+                "of save and load"
             )
     return received["number"][:, 0]
