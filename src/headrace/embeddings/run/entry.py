@@ -1,6 +1,6 @@
 """The entry of a user's script: `fit` joins the job that the script was started for."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -126,16 +126,20 @@ class TrainingBatches(Protocol):
         """
         ...
 
-    def load(self, folder: str | Path) -> None:
+    def load(self, folder: str | Path, *, tables: Collection[str] | None = None) -> None:
         """Write the rows in a folder that `save` made to the servers.
 
         All trainers call it; the first one reads. With the optimizer's state training steps are
         numbered on from those of the files.
 
+        Parameters
+        ----------
+        tables : names of those to load, as where a model has new ones beside them; None: all.
+
         Raises
         ------
-        EmbeddingError : a file is missing, or of another table; or the job began from a commit, and
-            has trained on no batch since.
+        EmbeddingError : a file is missing, or of another table, or has the state of another
+            optimizer; or the job began from a commit, and has trained on no batch since.
         """
         ...
 

@@ -1,8 +1,10 @@
 """Tables in files: exported and imported as they are, refused by name where they are wrong."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.embeddings import EmbeddingError, EmbeddingTable
+from headrace.embeddings.run.model import table_files
 from headrace.embeddings.run.model.fit import fit_connected
 from headrace.embeddings.run.model.fitted import FittedBatches
 from headrace.embeddings.run.model.table_files import TableFileFormat, read_rows, whole_table
@@ -99,11 +102,11 @@ def test_rows_without_state_leave_the_number_of_steps(executor: Executor, tmp_pa
 class ByFeature(nn.Module):
     """Tables by the names of features."""
 
-    def __init__(self) -> None:
+    def __init__(self, dim: int = 2) -> None:
         super().__init__()
         names = ("user/id", "user%2Fid", "/")
         self.rows = nn.ModuleDict(
-            {name: nn.Embedding(rows, 2) for name, rows in zip(names, ROWS, strict=True)}
+            {name: nn.Embedding(rows, dim) for name, rows in zip(names, ROWS, strict=True)}
         )
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
@@ -143,6 +146,23 @@ def test_a_format_that_does_not_exist_is_refused(executor: Executor, tmp_path: P
     assert not (tmp_path / "rows").exists()
 
 
+def test_a_folder_that_tables_cannot_be_written_to_is_named(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full device the error had no path."""
+
+    def full(_path: Path) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    _, batches, _, _ = fitted_model(executor)
+    with batches:
+        with monkeypatch.context() as patched:
+            patched.setattr(table_files, "whole_file", full)
+            with pytest.raises(EmbeddingError, match="rows: tables cannot be written: No space le"):
+                batches.save(tmp_path / "rows")
+        batches.save(tmp_path / "rows")
+
+
 def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -> None:
     _, batches, _, _ = fitted_model(executor)
     with batches:
@@ -156,6 +176,46 @@ def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -
             np.savez(tmp_path / f"tables.{table}.npz", id=np.arange(9), row=np.zeros((9, 4)))
         with pytest.raises(EmbeddingError, match=r"ids of 0 to 8, table tables\.1 needs 0 to 6"):
             batches.load(tmp_path)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "npz"])
+def test_the_state_of_another_optimizer_is_no_part_of_rows(
+    executor: Executor, tmp_path: Path, file_format: TableFileFormat
+) -> None:
+    """Sums of squares were loaded as numbers of rows of twice the dim."""
+    model = ByFeature()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    connect = InProcessJob(DATA).connect(executor)
+    fitted, batches = fit_connected(model, DATA, optimizer=optimizer, connect=connect)
+    with batches:
+        steps(fitted, batches, [optimizer])
+        batches.save(tmp_path, file_format=file_format, state=True)
+    for dim, end in ((4, ""), (2, ": save them without state for another optimizer")):
+        _, batches, _, _ = fitted_model(executor, ByFeature(dim))
+        message = f"rows have 2 numbers and 2 of an optimizer's state, table .* needs {dim}{end}$"
+        with batches, pytest.raises(EmbeddingError, match=message):
+            batches.load(tmp_path)
+
+
+def test_tables_are_loaded_beside_new_ones(executor: Executor, tmp_path: Path) -> None:
+    """A folder without the file of a new table was refused: its other rows could not be taken."""
+    fitted, batches, optimizer, _ = fitted_model(executor)
+    with batches:
+        steps(fitted, batches, [optimizer])
+        trained = batches.weights()
+        batches.save(tmp_path)
+    (tmp_path / "tables.2.parquet").unlink()
+    _, batches, _, _ = fitted_model(executor)
+    with batches:
+        initial = batches.weights()
+        batches.load(tmp_path, tables=["tables.1", "tables.0"])
+        weights = batches.weights()
+        for number, expected in enumerate((trained, trained, initial)):
+            name = f"tables.{number}.weight"
+            assert torch.equal(weights[name], expected[name])
+        for names in ("tables.1", ["tables.1", "tables.3"]):
+            with pytest.raises(EmbeddingError, match=r"needs a list of some of tables\.0, tables"):
+                batches.load(tmp_path, tables=names)
 
 
 def _truncated(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Batches of a fitted model: training's, epoch by epoch, and those of evaluation between them."""
 
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -156,7 +156,7 @@ class FittedBatches:
                 steps = self._steps if state else None
                 save_tables(servers, self._description, Path(folder), file_format, steps=steps)
 
-    def load(self, folder: str | Path) -> None:
+    def load(self, folder: str | Path, *, tables: Collection[str] | None = None) -> None:
         """As in `TrainingBatches`."""
         if self._rows is None and self._next_batch > 0:
             raise EmbeddingError(
@@ -170,7 +170,7 @@ class FittedBatches:
             with self._first_trainer("the import") as is_first:
                 if is_first:
                     servers = connections.servers
-                    steps = load_tables(servers, self._description, Path(folder), steps)
+                    steps = load_tables(servers, self._description, Path(folder), steps, tables)
             executor, deadline_s = connections.executor, connections.deadline_s
             self._steps = first_trainers(executor, deadline_s, "the end of the import", steps)
 

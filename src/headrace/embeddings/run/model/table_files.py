@@ -1,13 +1,14 @@
 """Tables of embedding rows in files and as tensors: import and export between epochs.
 
 A table's file has the columns `id`, rising, and `row`: the numbers that the model reads, or with
-the optimizer's state behind them; then also `steps`, Parquet's metadata or a number of NumPy's: of
-training so far, by which some optimizers weigh the state. A folder of tables has one for each, by
-name, in which a slash is "%2F" and a percent sign "%25".
+the optimizer's state behind them; then also `dim`, how many the model reads, and `steps`, of
+training so far, by which some optimizers weigh the state: Parquet's metadata, or numbers of
+NumPy's. A folder of tables has one for each, by name, in which a slash is "%2F" and a percent sign
+"%25".
 """
 
 import zipfile
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
@@ -29,7 +30,8 @@ BLOCK = 1 << 16
 _MOST_ROWS = 1 << 27
 """Of a table of which there is a tensor of all rows."""
 
-_STEPS = "steps"
+_STEPS, _DIM = "steps", "dim"
+"""Numbers beside rows that have an optimizer's state."""
 
 _Rows = tuple[NDArray[np.int64], NDArray[Any]]
 
@@ -87,56 +89,104 @@ def save_tables(
 
     Raises
     ------
-    EmbeddingError : there is no such format.
+    EmbeddingError : there is no such format, or a file cannot be written.
     """
     if file_format not in get_args(TableFileFormat):
         formats = " or ".join(get_args(TableFileFormat))
         raise EmbeddingError(f"file_format is {file_format!r}, needs {formats}")
-    folder.mkdir(parents=True, exist_ok=True)
     write = _write_parquet if file_format == "parquet" else _write_npz
-    for number, table in enumerate(description.tables):
-        _, group = table_group_of(description, number)
-        width = group.dim if steps is None else group.width
-        blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
-        path = folder / _file_name(table.name, file_format)
-        with whole_file(path) as file:
-            write(file, blocks, width, group.dtype, steps)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, table in enumerate(description.tables):
+            _, group = table_group_of(description, number)
+            width = group.dim if steps is None else group.width
+            beside = {} if steps is None else {_STEPS: steps, _DIM: group.dim}
+            blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
+            path = folder / _file_name(table.name, file_format)
+            with whole_file(path) as file:
+                write(file, blocks, width, group.dtype, beside)
+    except OSError as error:
+        reason = error.strerror or error
+        raise EmbeddingError(f"{folder}: tables cannot be written: {reason}") from error
 
 
 def load_tables(
-    servers: TrainerServers, description: JobDescription, folder: Path, steps: int
+    servers: TrainerServers,
+    description: JobDescription,
+    folder: Path,
+    steps: int,
+    names: Collection[str] | None = None,
 ) -> int:
     """Write the rows of the tables' files to the servers.
 
     Return the training steps of the optimizer's state that the files have; `steps` if they have
     none.
 
+    Parameters
+    ----------
+    names : of the tables that are loaded; None: all.
+
     Raises
     ------
-    EmbeddingError : a table has no file there, one that is not as `save_tables` writes it, or one
-        with rows of another width; an id is outside the table.
+    EmbeddingError : there is no table of a name; a table has no file there, one that is not as
+        `save_tables` writes it, or one with rows of another width; an id is outside the table.
     """
-    sources = [_source(folder, table.name) for table in description.tables]
+    sources = {
+        number: _source(folder, description.tables[number].name)
+        for number in _numbers_of(description, names)
+    }
     of_states: list[int] = []
-    for number, (path, table) in enumerate(zip(sources, description.tables, strict=True)):
+    for number, path in sources.items():
+        table = description.tables[number]
         _, group = table_group_of(description, number)
+        beside = _numbers_beside(path)
         has_state = False
         for ids, rows in read_rows(path):
-            has_state = rows.shape[1] == group.width > group.dim
-            if rows.shape[1] not in (group.dim, group.width):
-                widths = " or ".join(map(str, sorted({group.dim, group.width})))
-                raise EmbeddingError(
-                    f"{path}: rows have {rows.shape[1]} numbers, table {table.name} needs {widths}"
-                )
+            width = rows.shape[1]
+            _check_width(path, table.name, group, width, beside.get(_DIM))
+            has_state = width == group.width > group.dim
             if len(ids) and (ids.min() < 0 or (table.rows and ids.max() >= table.rows)):
                 raise EmbeddingError(
                     f"{path}: has ids of {ids.min()} to {ids.max()}, table {table.name} needs "
                     f"{f'0 to {table.rows - 1}' if table.rows else '0 or more'}"
                 )
             servers.load(number, ids, np.ascontiguousarray(rows, group.dtype))
-        if has_state:
-            of_states += _steps_of(path)
+        if has_state and _STEPS in beside:
+            of_states.append(beside[_STEPS])
     return max(of_states, default=steps)
+
+
+def _numbers_of(description: JobDescription, names: Collection[str] | None) -> list[int]:
+    """Return the numbers of the tables of some names; EmbeddingError if there is none of one."""
+    tables = [table.name for table in description.tables]
+    if names is None:
+        return [*range(len(tables))]
+    if isinstance(names, str) or not set(names) <= set(tables):
+        raise EmbeddingError(
+            f"tables to load are {names!r}, needs a list of some of {', '.join(tables)}"
+        )
+    return [number for number, table in enumerate(tables) if table in names]
+
+
+def _check_width(path: Path, table: str, group: TableGroup, width: int, dim: int | None) -> None:
+    """Check the width of rows in a file.
+
+    Parameters
+    ----------
+    dim : numbers of such a row that a model reads; None: the file does not say.
+
+    Raises
+    ------
+    EmbeddingError : a row has other numbers than the table's, or the state of another optimizer.
+    """
+    if dim in (None, group.dim) and width in (group.dim, group.width):
+        return
+    numbers, remedy = f"{width} numbers", ""
+    if dim is not None and dim < width:
+        numbers = f"{dim} numbers and {width - dim} of an optimizer's state"
+        remedy = ": save them without state for another optimizer" * (dim == group.dim)
+    widths = " or ".join(map(str, sorted({group.dim, group.width})))
+    raise EmbeddingError(f"{path}: rows have {numbers}, table {table} needs {widths}{remedy}")
 
 
 def table_group_of(description: JobDescription, table: int) -> tuple[int, TableGroup]:
@@ -165,14 +215,14 @@ def _source(folder: Path, name: str) -> Path:
 
 
 def _write_parquet(
-    file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str, steps: int | None
+    file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str, beside: Mapping[str, int]
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     row = pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), width)
-    metadata = None if steps is None else {_STEPS: str(steps)}
-    schema = pa.schema([("id", pa.int64()), ("row", row)], metadata=metadata)
+    metadata: Mapping[Any, Any] = {name: str(number) for name, number in beside.items()}
+    schema = pa.schema([("id", pa.int64()), ("row", row)], metadata=metadata or None)
     with pq.ParquetWriter(file, schema) as writer:
         for ids, rows in blocks:
             values = pa.array(np.ascontiguousarray(rows).reshape(-1))
@@ -181,15 +231,13 @@ def _write_parquet(
 
 
 def _write_npz(
-    file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str, steps: int | None
+    file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str, beside: Mapping[str, int]
 ) -> None:
     parts = list(blocks)
     ids = np.concatenate([np.empty(0, np.int64), *(part for part, _ in parts)])
     rows = np.concatenate([np.empty((0, width), dtype), *(part for _, part in parts)])
-    if steps is None:
-        np.savez(file, id=ids, row=rows)
-    else:
-        np.savez(file, id=ids, row=rows, steps=steps)
+    columns: dict[str, Any] = {"id": ids, "row": rows, **beside}
+    np.savez(file, **columns)
 
 
 def read_rows(path: Path) -> Iterator[_Rows]:
@@ -203,16 +251,17 @@ def read_rows(path: Path) -> Iterator[_Rows]:
         yield from _npz_rows(path) if path.suffix == ".npz" else _parquet_rows(path)
 
 
-def _steps_of(path: Path) -> list[int]:
-    """Return the training steps of the state in a table's file; none of an earlier version's."""
+def _numbers_beside(path: Path) -> Mapping[str, int]:
+    """Return the numbers beside the rows of a table's file; an earlier version's lacks some."""
     import pyarrow.parquet as pq
 
     with _read_errors(path):
         if path.suffix == ".npz":
             with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
-                return [int(columns[_STEPS])] if _STEPS in columns else []
+                return {name: int(columns[name]) for name in (_STEPS, _DIM) if name in columns}
         metadata = pq.read_schema(path).metadata or {}
-        return [int(text) for name, text in metadata.items() if name == _STEPS.encode()]
+        texts = {name: metadata.get(name.encode()) for name in (_STEPS, _DIM)}
+        return {name: int(text) for name, text in texts.items() if text is not None}
 
 
 @contextmanager
