@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -49,8 +50,6 @@ def test_data_without_examples_is_refused(tmp_path: Path) -> None:
     for path in ("/clicks.tsv", Path("/clicks.tsv")):  # the first letter of the text was a folder
         with pytest.raises(ExampleError, match=r"files are '/clicks.tsv', needs a list, as \['/cl"):
             CriteoData.of(cast("list[str]", path), batch=4)
-    with pytest.raises(EmbeddingError, match="need labels"):
-        CriteoData.of(["clicks.tsv"], batch=4, layout=CriteoFormat(labelled=False))
     with pytest.raises(ExampleError, match="has no examples"):
         data(tmp_path / "clicks.tsv", 0).first(2)
 
@@ -113,3 +112,23 @@ def test_bags_of_ids_have_a_table_of_their_own() -> None:
     assert tables.lengths[0] is examples.lengths[1]
     with pytest.raises(EmbeddingError, match="column 1 has several ids"):
         by_table(examples, [(0, 1)])
+
+
+def test_files_without_labels_are_data_too(tmp_path: Path) -> None:
+    """They were refused: those for tests could not be evaluated, nor pairs be trained on."""
+    path = tmp_path / "clicks.tsv"
+    path.write_text(f"{LINE.partition(chr(9))[2]}\n" * 3)
+    clicks = CriteoData.of([path], batch=2, layout=CriteoFormat(labelled=False))
+    assert [(len(batch), batch.labels) for batch in clicks.read()] == [(2, None), (1, None)]
+    assert data_from_fields(json.loads(json.dumps(clicks.to_fields()))) == clicks
+
+
+def test_a_shorter_last_batch_can_be_left_out(tmp_path: Path) -> None:
+    """A share of one example ended training with an error of BatchNorm."""
+    clicks = replace(data(tmp_path / "clicks.tsv", 9), drop_last=True)
+    assert [len(batch) for batch in clicks.read()] == [4, 4]
+    assert data_from_fields(json.loads(json.dumps(clicks.to_fields()))) == clicks
+    whole = replace(data(tmp_path / "clicks.tsv", 8), drop_last=True)
+    assert [len(batch) for batch in whole.read()] == [4, 4]
+    # else jobs would not begin from commits of versions without it
+    assert "drop_last" not in data(tmp_path / "clicks.tsv", 8).to_fields()

@@ -316,8 +316,6 @@ def test_it_is_data_of_a_job(tmp_path: Path) -> None:
     assert data.columns == 1
     assert [len(batch) for batch in data.read()] == [2, 1]
     assert data_from_fields(json.loads(json.dumps(data.to_fields()))) == data
-    with pytest.raises(EmbeddingError, match="need labels"):
-        ParquetData.of([path], batch=2, layout=ParquetFormat(ids=("a",), label=None))
 
 
 def test_columns_that_have_a_name_with_stars(tmp_path: Path) -> None:

@@ -132,6 +132,19 @@ def test_readers_of_row_groups_have_the_batches_of_one(
     assert np.concatenate([batch.ids[0] for batch in batches]).tolist() == list(range(60))
 
 
+def test_readers_leave_out_a_shorter_last_batch(files: list[Path], tmp_path: Path) -> None:
+    table = tmp_path / "clicks.parquet"
+    parquet.write_table(columns(0, 120), table, row_group_size=50)
+    for batch, whole in ((16, 7), (20, 6), (121, 0)):
+        for data in (
+            CriteoData.of(files, batch=batch, drop_last=True),
+            ParquetData.of([table], batch=batch, layout=PARQUET, drop_last=True),
+        ):
+            for readers in (1, 3):
+                assert [len(examples) for examples in together(data, readers)] == [batch] * whole
+            assert [len(examples) for examples in data.read()] == [batch] * whole
+
+
 def test_row_groups_of_other_readers_are_not_read(tmp_path: Path) -> None:
     """The second of three row groups has only zeros in place of its pages."""
     path = tmp_path / "clicks"

@@ -15,7 +15,7 @@ class Examples:
 
     Attributes
     ----------
-    labels : [examples], or [examples, 1] as a loader has them: 1 of a click, else 0; None:
+    labels : [examples], or [examples, labels] as a loader has them: 1 of a click, else 0; None:
         unlabelled.
     dense : [examples, features]: features that are numbers.
     ids : of every table, the rows that the examples use, one example's after the other's.
@@ -148,8 +148,10 @@ def merged_examples(parts: Sequence[Examples]) -> Examples:
     )
 
 
-def in_batches(parts: Iterable[Examples], size: int) -> Iterator[Examples]:
-    """Yield batches of `size` examples, in order; the last one may be shorter.
+def in_batches(
+    parts: Iterable[Examples], size: int, *, drop_last: bool = False
+) -> Iterator[Examples]:
+    """Yield batches of `size` examples, in order; the last one may be shorter, or is left out.
 
     Raises
     ------
@@ -169,5 +171,5 @@ def in_batches(parts: Iterable[Examples], size: int) -> Iterator[Examples]:
         for start in range(0, full, size):
             yield examples[start : start + size]
         pending, count = [examples[full:]], count - full
-    if count:
+    if count and not drop_last:
         yield merged_examples(pending)

@@ -63,11 +63,6 @@ class FileLayout(Protocol):
     """Layout of files of one format."""
 
     @property
-    def labelled(self) -> bool:
-        """True where examples have a label."""
-        ...
-
-    @property
     def tables(self) -> int:
         """Columns of ids."""
         ...
@@ -100,10 +95,11 @@ class ExampleFiles(Generic[L]):
     layout : of the files.
     most_rejected : share of the lines that may be rejected because they are no examples.
     rejects : file that the rejected lines are written to.
+    drop_last : whether a last batch with fewer lines is left out, as by torch's DataLoader.
 
     Raises
     ------
-    EmbeddingError : there is no file, `batch` is no int or below 1, or the files have no labels.
+    EmbeddingError : there is no file, or `batch` is no int or below 1.
     """
 
     FORMAT: ClassVar[str]
@@ -114,14 +110,13 @@ class ExampleFiles(Generic[L]):
     layout: L
     most_rejected: float = 0.0
     rejects: str | None = None
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if not self.paths:
             raise EmbeddingError("there is no file of examples, needs one or more")
         if not is_count(self.batch):
             raise EmbeddingError(f"a batch has {self.batch!r} examples, needs 1 or more, an int")
-        if not self.layout.labelled:
-            raise EmbeddingError("files to train on need labels")
 
     @classmethod
     def of(
@@ -132,6 +127,7 @@ class ExampleFiles(Generic[L]):
         layout: L | None = None,
         most_rejected: float = 0.0,
         rejects: str | Path | None = None,
+        drop_last: bool = False,
     ) -> Self:
         """Return the data in files, whose paths are made absolute: processes differ in folders.
 
@@ -143,6 +139,7 @@ class ExampleFiles(Generic[L]):
             layout=cls.LAYOUT() if layout is None else layout,
             most_rejected=most_rejected,
             rejects=None if rejects is None else str(Path(rejects).resolve()),
+            drop_last=drop_last,
         )
 
     @property
@@ -162,10 +159,11 @@ class ExampleFiles(Generic[L]):
         ExampleError : a file cannot be read, or more lines are rejected than may be.
         """
         if rejects is not None:
-            yield from in_batches(self.layout.read(self.paths, rejects), self.batch)
+            parts = self.layout.read(self.paths, rejects)
+            yield from in_batches(parts, self.batch, drop_last=self.drop_last)
             return
         with closing(Rejects(self.rejects, self.most_rejected)) as rejected:
-            yield from in_batches(self.layout.read(self.paths, rejected), self.batch)
+            yield from self.read(rejected)
 
     def first(self, examples: int) -> Examples:
         """Return the first examples.
@@ -186,6 +184,7 @@ class ExampleFiles(Generic[L]):
             "batch": self.batch,
             "most_rejected": self.most_rejected,
             "rejects": self.rejects,
+            **({"drop_last": True} if self.drop_last else {}),  # as in earlier commits
             **self.layout.to_fields(),
         }
 
@@ -204,6 +203,7 @@ class ExampleFiles(Generic[L]):
                 layout=cls.LAYOUT.from_fields(fields),
                 most_rejected=fields["most_rejected"],
                 rejects=fields["rejects"],
+                drop_last=fields.get("drop_last", False),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise EmbeddingError(f"the description of data cannot be read: {error}") from error
@@ -213,8 +213,8 @@ class ExampleFiles(Generic[L]):
 class CriteoData(ExampleFiles[CriteoFormat]):
     """Files in Criteo's format: Kaggle's data set, and the days of the Terabyte one.
 
-    A batch is (dense features, [examples, 13]; ids, [examples, 26]; labels, [examples]). The
-    layout's `rows` are those of the model's tables.
+    A batch is (dense features, [examples, 13]; ids, [examples, 26]; labels, [examples]), without
+    labels where the layout has none. The layout's `rows` are those of the model's tables.
     """
 
     FORMAT = "criteo"

@@ -30,7 +30,7 @@ class LoaderData:
     """Batches of a loader that yields (dense, ids, labels), or (dense, ids).
 
     Dense features are [examples, features], ids [examples, columns] of integers, and labels
-    [examples] or [examples, 1]: tensors or arrays. Dense features and labels become float32. A
+    [examples] or [examples, labels]: tensors or arrays. Dense features and labels become float32. A
     batch is that of all trainers together. Readers that run the script iterate the loader, once an
     epoch.
 
@@ -215,11 +215,12 @@ class LoaderData:
                 f"ids of {len(ids)} examples, needs [examples, features] of {self._batch} at most"
             )
         for label in labels:
-            by_example = label.size == len(ids) and label.shape[:1] in ((), (len(ids),))
+            by_example = label.shape[:1] == (len(ids),) or (label.size, len(ids)) == (1, 1)
             if not by_example or label.dtype.kind not in _NUMBERS:
                 raise EmbeddingError(
-                    f"batch {number} of the loader: {len(ids)} examples have {label.size} labels "
-                    f"of {label.dtype}, needs a number each; further ones can be dense features"
+                    f"batch {number} of the loader: {len(ids)} examples have labels of "
+                    f"{label.dtype} and shape {label.shape}, needs numbers of [examples] or "
+                    "[examples, labels]"
                 )
         return Examples(  # copies: a loader may fill the memory of a batch again
             labels=_float_labels(labels[0], len(ids)) if labels else None,
@@ -230,7 +231,7 @@ class LoaderData:
 
 
 def _float_labels(labels: NDArray[Any], examples: int) -> NDArray[np.float32]:
-    """Return labels in their own form, [examples] or [examples, 1], as a loss compares them."""
+    """Return labels in their own form, [examples] or [examples, labels], as a loss has them."""
     return labels.astype(np.float32).reshape(examples, *labels.shape[1:])
 
 

@@ -64,11 +64,6 @@ class ParquetFormat:
         check_rows(self.rows, len(self.ids))
 
     @property
-    def labelled(self) -> bool:
-        """True where examples have a label."""
-        return self.label is not None
-
-    @property
     def tables(self) -> int:
         """Columns of ids."""
         return len(self.ids)
@@ -145,6 +140,8 @@ def parquet_batches(
     size: int,
     is_own: Callable[[int], bool],
     rejects: Rejects,
+    *,
+    drop_last: bool = False,
 ) -> Iterator[Examples]:
     """Yield some of the batches of `size` rows; rejected rows are left out of their batch.
 
@@ -153,6 +150,7 @@ def parquet_batches(
     Parameters
     ----------
     is_own : takes a batch's number; True where the batch is among them.
+    drop_last : whether a last batch of fewer rows is left out.
 
     Raises
     ------
@@ -180,7 +178,7 @@ def parquet_batches(
                         pending = []
                 start = stop
         before += rows
-    if pending:
+    if pending and not drop_last:
         yield merged_examples(pending)
 
 

@@ -88,10 +88,18 @@ def _file_batches(
     data: CriteoData | AvazuData | ParquetData, part: ReaderPart, rejects: Rejects
 ) -> Iterator[Examples]:
     if isinstance(data, ParquetData):
-        yield from parquet_batches(data.paths, data.layout, data.batch, part.has, rejects)
+        yield from parquet_batches(
+            data.paths, data.layout, data.batch, part.has, rejects, drop_last=data.drop_last
+        )
         return
-    has_header = isinstance(data, AvazuData)
-    for runs in batch_lines(data.paths, data.batch, part, has_header=has_header):
+    runs_of_batches = batch_lines(
+        data.paths,
+        data.batch,
+        part,
+        has_header=isinstance(data, AvazuData),
+        drop_last=data.drop_last,
+    )
+    for runs in runs_of_batches:
         yield merged_examples([parsed_lines(run, data.layout, rejects) for run in runs])
 
 
@@ -118,13 +126,19 @@ def parsed_lines(run: LineRun, layout: CriteoFormat | AvazuFormat, rejects: Reje
 
 
 def batch_lines(
-    paths: Iterable[str], size: int, part: ReaderPart, *, has_header: bool = False
+    paths: Iterable[str],
+    size: int,
+    part: ReaderPart,
+    *,
+    has_header: bool = False,
+    drop_last: bool = False,
 ) -> Iterator[list[LineRun]]:
-    """Yield the lines of a part's batches, of `size` lines each; the last one may have fewer.
+    """Yield the lines of a part's batches, of `size` lines each.
 
     Parameters
     ----------
     has_header : whether the first line of every file is of no batch.
+    drop_last : whether a last batch of fewer lines is left out.
 
     Raises
     ------
@@ -149,7 +163,7 @@ def batch_lines(
                 if lines:
                     yield lines
                 lines, batch, filled = [], batch + 1, 0
-    if lines:
+    if lines and not drop_last:
         yield lines
 
 

@@ -291,7 +291,7 @@ def test_a_batch_that_does_not_fit_says_how_large_the_cache_has_to_be() -> None:
 def test_data_without_examples_are_an_error() -> None:
     with running([ListedBatches(0).of], 1) as job, no_hang():
         (client,) = job.joined()
-        with pytest.raises(EmbeddingError, match="the data have no examples in epoch 0"):
+        with pytest.raises(EmbeddingError, match="the data have no batch in epoch 0"):
             next(client.epoch(0))
 
 

@@ -373,7 +373,7 @@ class CacherServer:
                 if end is None:
                     return
                 if end == first_batch and first_of_epoch == 0:
-                    raise EmbeddingError(f"the data have no examples in epoch {epoch}")
+                    raise EmbeddingError(f"the data have no batch in epoch {epoch}")
                 self._parts.end_epoch(end)
                 first_batch, first_of_epoch = end, 0
         except Exception as error:
