@@ -100,7 +100,7 @@ def test_rejected_lines_go_where_the_data_says(tmp_path: Path) -> None:
         list(clicks.read(Rejects()))
 
 
-def test_bags_of_ids_have_a_table_of_their_own() -> None:
+def test_bags_of_ids_have_a_table_alone_or_with_other_columns() -> None:
     examples = Examples(
         labels=None,
         dense=np.zeros((2, 1), np.float32),
@@ -110,8 +110,9 @@ def test_bags_of_ids_have_a_table_of_their_own() -> None:
     tables = by_table(examples, [(1,), (0,)])
     assert tables.ids[0].tolist() == [0, 1, 2]
     assert tables.lengths[0] is examples.lengths[1]
-    with pytest.raises(EmbeddingError, match="column 1 has several ids"):
-        by_table(examples, [(0, 1)])
+    shared = by_table(examples, [(1, 0), (0, 1)])
+    assert [ids.tolist() for ids in shared.ids] == [[0, 0, 1, 2, 1], [0, 1, 0, 1, 2]]
+    assert [np.asarray(lengths).tolist() for lengths in shared.lengths] == [[1, 4]] * 2
 
 
 def test_files_without_labels_are_data_too(tmp_path: Path) -> None:

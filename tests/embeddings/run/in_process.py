@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from headrace.embeddings import EmbeddingError, Examples, Rejects
-from headrace.embeddings.data.files import by_table
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cacher.cacher import CacherOptions, dispatched, id_batch
+from headrace.embeddings.run.cacher.cacher import CacherOptions, dispatched, table_batch
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.embeddings.run.trainers.connections import JobCommits, TrainerConnections
@@ -150,8 +149,7 @@ class InProcessJob:
             )
             while len(self.epochs) <= epoch:
                 batches = [
-                    id_batch(by_table(examples, description.columns))
-                    for examples in self.data.read()
+                    table_batch(examples, description.columns) for examples in self.data.read()
                 ]
                 first_batch = sum(map(len, self.epochs))
                 self.epochs.append([*dispatched(batches, options, first_batch=first_batch)])

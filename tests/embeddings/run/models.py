@@ -119,6 +119,26 @@ class Bags(nn.Module):
         return self.top(torch.cat(features, dim=1)).squeeze(1)
 
 
+class History(nn.Module):
+    """A table of items: of those that users have seen, two bags, and of one that is shown (DIN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.EmbeddingBag(max(ROWS), 4, mode="sum", padding_idx=1)
+        self.last = nn.Embedding(9, 3)
+        self.top = nn.Linear(DENSE + 15, 1)
+
+    def forward(self, dense: Tensor, ids: tuple[Any, ...]) -> Tensor:
+        features = [
+            dense.to(self.top.weight.dtype),
+            self.items(*ids[0]),
+            self.items(ids[1], torch.arange(len(dense))),
+            self.items(*ids[2]),
+            self.last(ids[3]),
+        ]
+        return self.top(torch.cat(features, dim=1)).squeeze(1)
+
+
 class Collection(nn.Module):
     """Tables as TorchRec's EmbeddingBagCollection has them, fed by a KeyedJaggedTensor's columns.
 

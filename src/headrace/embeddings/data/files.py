@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.embeddings.data.avazu import AvazuFormat
 from headrace.embeddings.data.criteo import CriteoFormat
@@ -314,31 +315,58 @@ def by_table(examples: Examples, columns: Sequence[Sequence[int]]) -> Examples:
 
     Parameters
     ----------
-    examples : of one id for each example and column, where a table has several columns.
+    examples : of one id for each example and column, or of bags of ids.
     columns : of every table. An example's ids of a table are in the order of its columns.
-
-    Raises
-    ------
-    EmbeddingError : one of several columns of a table has bags of ids.
     """
-    lengths: list[Any] = []
-    for own in columns:
-        bags = [column for column in own if examples.lengths[column] is not None]
-        if bags and len(own) > 1:
-            raise EmbeddingError(
-                f"column {bags[0]} has several ids an example, and columns "
-                f"{', '.join(map(str, own))} feed one table: use a table for each"
-            )
-        several = np.full(len(examples), len(own), np.int64)
-        lengths.append(examples.lengths[own[0]] if len(own) == 1 else several)
+    tables = [
+        _joined(
+            [examples.ids[column] for column in own], [examples.lengths[column] for column in own]
+        )
+        for own in columns
+    ]
     return Examples(
         labels=examples.labels,
         dense=examples.dense,
-        ids=tuple(
-            examples.ids[own[0]]
-            if len(own) == 1
-            else np.stack([examples.ids[column] for column in own], axis=1).reshape(-1)
-            for own in columns
-        ),
-        lengths=tuple(lengths),
+        ids=tuple(ids for ids, _ in tables),
+        lengths=tuple(lengths for _, lengths in tables),
     )
+
+
+def _joined(
+    ids: Sequence[NDArray[np.int64]], lengths: Sequence[NDArray[np.int64] | None]
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Return ids of columns as a table's, with the number of each example's."""
+    if len(ids) == 1:
+        return ids[0], lengths[0]
+    counts = [
+        np.ones(len(column), np.int64) if own is None else own
+        for column, own in zip(ids, lengths, strict=True)
+    ]
+    in_all = np.sum(counts, axis=0)
+    if all(own is None for own in lengths):
+        return np.stack(ids, axis=1).reshape(-1), in_all
+    joined = np.empty(int(in_all.sum()), np.int64)
+    begins = np.cumsum(in_all) - in_all  # of each example's ids of a column
+    for column, own in zip(ids, counts, strict=True):
+        places = np.repeat(begins - (np.cumsum(own) - own), own) + np.arange(len(column))
+        joined[places] = column
+        begins = begins + own
+    return joined, in_all
+
+
+def shared_lengths(
+    examples: Examples, columns: Sequence[Sequence[int]]
+) -> dict[int, NDArray[np.int64]]:
+    """Return the lengths of columns of bags that feed a table with others: [examples], by column.
+
+    Parameters
+    ----------
+    columns : of every table.
+    """
+    return {
+        column: lengths
+        for own in columns
+        if len(own) > 1
+        for column in own
+        if (lengths := examples.lengths[column]) is not None
+    }

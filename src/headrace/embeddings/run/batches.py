@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+LENGTHS = "lengths of column "
+"""Begins the name of a field with the lengths of bags, before the number of their column."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SlottedRows:

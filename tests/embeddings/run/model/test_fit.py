@@ -46,6 +46,7 @@ from tests.embeddings.run.models import (
     MODELS,
     ROWS,
     Bags,
+    History,
     gradients_of_used_rows,
     loss_of,
     steps,
@@ -102,10 +103,14 @@ def test_one_trainer_trains_as_torch_does_bit_for_bit(
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-@pytest.mark.parametrize("optimizers", ["adagrad", "sparse adam"])
-def test_bags_padding_and_weights_are_those_of_torch(executor: Executor, optimizers: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "optimizers"), [(Bags, "adagrad"), (Bags, "sparse adam"), (History, "adagrad")]
+)
+def test_bags_padding_and_weights_are_those_of_torch(
+    executor: Executor, kind: Callable[[], nn.Module], optimizers: str
+) -> None:
     torch.manual_seed(1)
-    model = Bags()
+    model = kind()
     whole = copy.deepcopy(model)
     expected, losses = reference(whole, OPTIMIZERS[optimizers], 2, 1.0, BAGS)
     own = OPTIMIZERS[optimizers](model)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.embeddings.data.examples import Examples, check_ids, id_ends, share_ends
+from headrace.embeddings.data.files import by_table, shared_lengths
 from headrace.embeddings.data.origins import OutsideId, first_outside
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.room import MOST_LOOKAHEAD, needed_slots, resident_rows
-from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
+from headrace.embeddings.run.batches import LENGTHS, GroupBatch, SlottedRows, TrainerBatch
 from headrace.embeddings.tables import EmbeddingTable, TableGroup
 
 CACHES: Mapping[Synchronisation, _native.CacheSynchronisation] = {
@@ -61,6 +62,17 @@ def id_batch(examples: Examples) -> IdBatch:
     return IdBatch(
         examples=len(examples), fields=fields, ids=examples.ids, lengths=examples.lengths
     )
+
+
+def table_batch(examples: Examples, columns: Sequence[Sequence[int]]) -> IdBatch:
+    """Return examples as a batch of tables, each looked up with some columns.
+
+    Fields `LENGTHS` and a column have the lengths of bags that feed a table with other columns.
+    """
+    batch = id_batch(by_table(examples, columns))
+    lengths = shared_lengths(examples, columns)
+    fields = {f"{LENGTHS}{column}": own for column, own in lengths.items()}
+    return replace(batch, fields={**batch.fields, **fields})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Batches of evaluation data with their rows, which are read from the servers."""
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.embeddings.data.examples import Examples, share_ends
-from headrace.embeddings.data.files import ExampleData, by_table
+from headrace.embeddings.data.files import ExampleData, by_table, shared_lengths
 from headrace.embeddings.data.origins import first_outside, origin_in_order
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
@@ -29,10 +29,12 @@ class EvaluationRows:
     ----------
     examples : the share.
     tables : rows of every table that it uses.
+    shared_lengths : see `Leaves.set`.
     """
 
     examples: Examples
     tables: tuple[ModuleRows, ...]
+    shared_lengths: Mapping[int, torch.Tensor]
 
 
 def evaluation_rows(
@@ -70,6 +72,10 @@ def evaluation_rows(
         rows = _read(description, servers, distinct)
         yield EvaluationRows(
             examples=share,
+            shared_lengths={
+                column: copies.from_host(lengths)
+                for column, lengths in shared_lengths(share, description.columns).items()
+            },
             tables=tuple(
                 ModuleRows(
                     rows=copies.from_host(values),

@@ -16,6 +16,7 @@ from torch.amp import GradScaler
 from headrace.embeddings.data.files import ExampleData, check_data
 from headrace.embeddings.data.loader import LoaderData
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.batches import LENGTHS
 from headrace.embeddings.run.commits import Beginning
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.model.evaluation import ahead, evaluation_rows
@@ -326,8 +327,8 @@ class FittedBatches:
             self._any_trainer(_EVALUATION)  # else one alone has the metrics of its share
             with evaluating(self._model):
                 for batch in ahead(batches):
-                    ids = self._leaves.set(batch.tables, len(batch.examples))
                     examples = batch.examples
+                    ids = self._leaves.set(batch.tables, len(examples), batch.shared_lengths)
                     labels = () if examples.labels is None else (examples.labels,)
                     yield self._form(examples.dense, ids, *labels)
                     self._check_owner()
@@ -373,6 +374,11 @@ class FittedBatches:
                 for table in rows.tables
             ],
             batch.examples,
+            {
+                int(name.removeprefix(LENGTHS)): self._copies.from_host(lengths)
+                for name, lengths in batch.fields.items()
+                if name.startswith(LENGTHS)
+            },
         )
         self._added.add([table.leaf for table in rows.tables])
         labels = [batch.fields[name] for name in ("labels",) if name in batch.fields]

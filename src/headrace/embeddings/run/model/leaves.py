@@ -110,12 +110,18 @@ class Leaves:
         """Names of the modules' weights in the model's state."""
         return tuple(embedding.weight_name for embedding in self._modules)
 
-    def set(self, rows: Sequence[ModuleRows], examples: int) -> BatchIds:
+    def set(
+        self,
+        rows: Sequence[ModuleRows],
+        examples: int,
+        shared_lengths: Mapping[int, Tensor] | None = None,
+    ) -> BatchIds:
         """Let the modules look up in a batch's rows; return numbers for its ids.
 
         Parameters
         ----------
         rows : of every module.
+        shared_lengths : of columns of bags that a module looks up with others, by column.
 
         Returns
         -------
@@ -126,49 +132,52 @@ class Leaves:
         ------
         EmbeddingError : a column has bags that had none when the model was run.
         """
-        lengths: dict[int, Tensor] = {}
+        shared_lengths, lengths = shared_lengths or {}, dict[int, Tensor]()
         for embedding, columns, own in zip(self._modules, self._columns, rows, strict=True):
-            column, *others = columns
-            if others:
-                continue
-            if self._bags[column]:
-                ones = own.ids.new_ones(examples)
-                lengths[column] = ones if own.lengths is None else own.lengths
-            elif own.lengths is not None:
-                raise EmbeddingError(
-                    f"column {column}, which {embedding.name} looks up, has bags of ids, and had "
-                    "one id for each example when fit ran the model: make it lists in all data"
-                )
-        starts, count = self._starts(rows, examples)
+            for column in columns:
+                of_column = own.lengths if len(columns) == 1 else shared_lengths.get(column)
+                if self._bags[column]:
+                    ones = own.ids.new_ones(examples)
+                    lengths[column] = ones if of_column is None else of_column
+                elif of_column is not None:
+                    raise EmbeddingError(
+                        f"column {column}, which {embedding.name} looks up, has bags of ids, and "
+                        "had one id for each example when fit ran the model: make it lists in all "
+                        "data"
+                    )
+        counts = {column: int(own.sum()) for column, own in lengths.items()}
+        starts, count = self._starts(counts, examples)
         first = 0 if self._next + count > _MOST_NUMBERS else self._next
         self._next = first + count
         for embedding, columns, own in zip(self._modules, self._columns, rows, strict=True):
             registered = self._registered and own.rows.requires_grad
             embedding.set_rows(own.rows, padding=own.padding, registered=registered)
             self._positions[embedding.module] = _positions(
-                [first + starts[column] for column in columns], own.ids, examples
+                [first + starts[column] for column in columns],
+                [lengths.get(column) for column in columns],
+                own.ids,
+                examples,
             )
         numbers = torch.arange(first, first + count, device=rows[0].ids.device)
         if not lengths:
             return numbers.reshape(len(self._bags), examples).t().contiguous()
         ends = {column: lengths[column].cumsum(0) for column in lengths}
         return tuple(
-            (numbers[start:][: int(ends[column][-1:].sum())], ends[column] - lengths[column])
+            (numbers[start:][: counts[column]], ends[column] - lengths[column])
             if column in lengths
             else numbers[start : start + examples]
             for column, start in enumerate(starts)
         )
 
-    def _starts(self, rows: Sequence[ModuleRows], examples: int) -> tuple[list[int], int]:
+    def _starts(self, counts: Mapping[int, int], examples: int) -> tuple[list[int], int]:
         """Return the first position of every column in a batch, and the number of its positions.
 
         Columns of bags are the last ones.
+
+        Parameters
+        ----------
+        counts : of ids, of the columns that have bags.
         """
-        counts = {
-            columns[0]: len(own.ids)
-            for columns, own in zip(self._columns, rows, strict=True)
-            if self._bags[columns[0]]
-        }
         starts = [0] * len(self._bags)
         position = 0
         for column in sorted(range(len(starts)), key=self._bags.__getitem__):
@@ -244,15 +253,42 @@ class _Lookup:
         return self
 
 
-def _positions(starts: Sequence[int], ids: Tensor, examples: int) -> _Positions:
-    """Return numbers of rows by position, of columns that begin at these."""
-    first = starts[0]
+def _positions(
+    starts: Sequence[int], lengths: Sequence[Tensor | None], ids: Tensor, examples: int
+) -> _Positions:
+    """Return numbers of rows by position, of columns that begin at these.
+
+    Parameters
+    ----------
+    lengths : of the columns that have bags; None: of one id for each example.
+    ids : numbers of rows, an example's in the order of the columns.
+    """
+    first = min(starts)
     if len(starts) == 1 or examples == 0:
         return _Positions(first=first, rows=ids)
+    if any(own is not None for own in lengths):
+        counts = [ids.new_ones(examples) if own is None else own for own in lengths]
+        return _positions_of_bags(starts, counts, ids, first)
     rows = ids.new_full((starts[-1] + examples - first,), -1).reshape(-1, examples)
     columns = [(start - first) // examples for start in starts]
     rows[columns] = ids.reshape(examples, len(starts)).t()
     return _Positions(first=first, rows=rows.flatten(), has_others=len(rows) > len(columns))
+
+
+def _positions_of_bags(
+    starts: Sequence[int], counts: Sequence[Tensor], ids: Tensor, first: int
+) -> _Positions:
+    """Return numbers of rows by position, of columns of which some have bags."""
+    stops = [start + int(own.sum()) for start, own in zip(starts, counts, strict=True)]
+    rows = ids.new_full((max(stops) - first,), -1)
+    in_all = torch.stack([*counts]).sum(0)
+    begins = in_all.cumsum(0) - in_all  # of each example's ids of a column
+    for start, stop, own in zip(starts, stops, counts, strict=True):
+        offsets = (begins - (own.cumsum(0) - own)).repeat_interleave(own)
+        places = offsets + torch.arange(stop - start, device=ids.device)
+        rows[start - first : stop - first] = ids[places]
+        begins = begins + own
+    return _Positions(first=first, rows=rows, has_others=True)
 
 
 def _remove_rows(_: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
-from headrace.embeddings.data.files import ExampleData, ExampleFiles, by_table, data_from_fields
+from headrace.embeddings.data.files import ExampleData, ExampleFiles, data_from_fields
 from headrace.embeddings.data.parts import ReaderPart, part_batches
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batch_messages import encode_ids
-from headrace.embeddings.run.cacher.cacher import IdBatch, id_batch
+from headrace.embeddings.run.cacher.cacher import IdBatch, table_batch
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.rpc.calls import RpcCall, RpcServer
@@ -73,7 +73,7 @@ class FileBatches:
         if epoch > 0 and isinstance(data, ExampleFiles):
             data = replace(data, rejects=None)  # the first epoch's are all of them
         for examples in part_batches(data, part):
-            yield id_batch(by_table(examples, self.columns))
+            yield table_batch(examples, self.columns)
 
 
 def serve(settings: RoleSettings, send: Send) -> "ReaderServer":
