@@ -1,4 +1,4 @@
-"""Names of parameters: as a module's own, whether it or parts of it are compiled or wrapped."""
+"""Names of parameters: as a module's own, whether it or parts of it are wrapped."""
 
 import fnmatch
 from collections.abc import Collection
@@ -11,18 +11,19 @@ if TYPE_CHECKING:
 
 _WRAPPER = "module."
 """Prefix of the names of a DistributedDataParallel module."""
-_COMPILED = "_orig_mod"
-"""Name by which a module that `torch.compile` returns has the module that it was given."""
+_INNER = frozenset(["_orig_mod", "_checkpoint_wrapped_module"])
+"""Names by which modules that `torch.compile` and torch's `checkpoint_wrapper` return have the one
+that they were given."""
 
 
-def uncompiled_name(name: str) -> str:
-    """Return the name that a parameter or module has before any part of its model is compiled."""
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
+def unwrapped_name(name: str) -> str:
+    """Return the name that a parameter or module has where no part is compiled or checkpointed."""
+    return ".".join(part for part in name.split(".") if part not in _INNER)
 
 
 def parameter_names(module: "nn.Module") -> "dict[Tensor, str]":
-    """Return the names of a module's parameters before any part of it is compiled."""
-    return {parameter: uncompiled_name(name) for name, parameter in module.named_parameters()}
+    """Return the names of a module's parameters before any part of it is wrapped."""
+    return {parameter: unwrapped_name(name) for name, parameter in module.named_parameters()}
 
 
 def parameter_named(text: str, names: Collection[str]) -> str:
@@ -32,8 +33,8 @@ def parameter_named(text: str, names: Collection[str]) -> str:
     ------
     CompressionError : none of `names`.
     """
-    uncompiled = uncompiled_name(text)
-    for name in (uncompiled, uncompiled.removeprefix(_WRAPPER)):
+    unwrapped = unwrapped_name(text)
+    for name in (unwrapped, unwrapped.removeprefix(_WRAPPER)):
         if name in names:
             return name
     example = next(iter(names), None)
@@ -43,5 +44,5 @@ def parameter_named(text: str, names: Collection[str]) -> str:
 
 def name_matches(name: str, pattern: str) -> bool:
     """Return whether a pattern, as in shells, is of this name or of DistributedDataParallel's."""
-    pattern = uncompiled_name(pattern)
+    pattern = unwrapped_name(pattern)
     return any(fnmatch.fnmatchcase(text, pattern) for text in (name, _WRAPPER + name))

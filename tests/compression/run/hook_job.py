@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
 # registers the backend where headrace is not installed
@@ -824,6 +825,23 @@ def bad_arguments_are_refused() -> None:
     refuses(lambda: ddp_hook(sparse, "none"), "needs sparse=False")
 
 
+def names_are_those_without_checkpointing() -> None:
+    """A job that begins to checkpoint activations could not load its state, nor match patterns."""
+    model = parallel()
+    hook = ddp_hook(model, "minmax:4")
+    backward(model, 0, dist.get_rank())
+    state = copy.deepcopy(hook.state_dict())
+    hook.close()
+    network = Net()
+    network.middle = checkpoint_wrapper(network.middle)
+    hook = ddp_hook(DistributedDataParallel(network), "minmax:4")
+    hook.load_state_dict(state)
+    assert same(hook.state_dict()["parameters"], state["parameters"])
+    hook.set_codec("middle._checkpoint_wrapped_module.weight", "sign")
+    assert str(hook.codecs["middle.weight"]) == "sign"
+    hook.close()
+
+
 def hooks_close_after_the_groups_are_destroyed() -> None:
     """`destroy_process_group()` destroys a hook's own group with the others."""
     hooks = [ddp_hook(parallel(), "bf16", when=when) for when in ("after", "during")]
@@ -858,6 +876,7 @@ def checks() -> None:
         patterns_take_the_names_that_ddp_prints,
         names_of_ddp_are_parameters_names_everywhere,
         a_policy_that_compresses_nothing_is_warned_of_once,
+        names_are_those_without_checkpointing,
         bad_arguments_are_refused,
     ):
         check()

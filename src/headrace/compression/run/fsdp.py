@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
-from headrace.compression.names import parameter_names, uncompiled_name
+from headrace.compression.names import parameter_names, unwrapped_name
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
@@ -157,7 +157,7 @@ def _sharded_groups(model: nn.Module) -> list[ShardedGroup]:
     for module in sharded.values():  # an evaluation leaves parameters whole, the model's own
         module.reshard()
     names = parameter_names(model)
-    modules = [ShardedGroup(uncompiled_name(n), module, names) for n, module in sharded.items()]
+    modules = [ShardedGroup(unwrapped_name(n), module, names) for n, module in sharded.items()]
     # fully_shard([first, second]) gives both modules the same parameters
     groups = {id(group.inner): group for group in modules if group.inner is not None}
     if not groups:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.errors import CompressionError
-from headrace.compression.names import parameter_names, uncompiled_name
+from headrace.compression.names import parameter_names, unwrapped_name
 from headrace.facades import public_value
 
 DEVICES = ("cpu", "cuda")
@@ -84,7 +84,7 @@ def hooked_model(model: object) -> HookedModel:
 def averaged_parameters(module: nn.Module, ignored: Collection[str]) -> dict[str, nn.Parameter]:
     """Return a module's parameters that have gradients, by name, if they can be compressed."""
     averaged = {
-        uncompiled_name(name): parameter
+        unwrapped_name(name): parameter
         for name, parameter in module.named_parameters()
         if parameter.requires_grad and name not in ignored
     }
@@ -92,7 +92,7 @@ def averaged_parameters(module: nn.Module, ignored: Collection[str]) -> dict[str
         if (
             isinstance(part, nn.Embedding | nn.EmbeddingBag)
             and part.sparse
-            and uncompiled_name(f"{name}.weight" if name else "weight") in averaged
+            and unwrapped_name(f"{name}.weight" if name else "weight") in averaged
         ):
             raise CompressionError(f"module {name!r} has sparse gradients, needs sparse=False")
     return averaged
