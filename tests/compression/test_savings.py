@@ -1,7 +1,7 @@
 """Policies that save no bytes, and the reason that is stated."""
 
 from headrace.compression.families import NONE, CodecSpec
-from headrace.compression.policy import Policy
+from headrace.compression.policy import Policy, reason_against_patterns
 from headrace.compression.savings import reason_without_savings
 
 
@@ -44,3 +44,14 @@ def test_one_codec_that_saves_is_enough_and_none_is_not_asked_to() -> None:
     assert reason_without_savings(Policy(), [NONE], {"bias": (3,)}, 2) is None
     assert reason_without_savings(Policy(), [topk], {}, 2) is None
     assert reason("bf16", (64, 64), (3,), ranks=1) is None
+
+
+def test_patterns_that_match_nothing_are_named() -> None:
+    names = ["embedding.weight", "layer.0.bias"]
+    for patterns, unmatched in (
+        (["embedding.*", "module.layer.*", "layer._orig_mod.0.bias"], None),
+        (["embeding.*", "layer"], "has 'embeding.*', 'layer', which match no parameter"),
+    ):
+        text = reason_against_patterns(Policy(except_for=patterns), names)
+        assert (text is None) == (unmatched is None)
+        assert unmatched is None or (unmatched in text and "such as 'embedding.weight'" in text)

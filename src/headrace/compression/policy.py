@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
@@ -94,6 +94,26 @@ class Policy:
     def feeds_back(self, codec: CodecSpec) -> bool:
         """Return whether a parameter with this codec keeps a residual."""
         return codec.traits.feedback if self.feedback is None else self.feedback
+
+
+def reason_against_patterns(policy: Policy, names: Collection[str]) -> str | None:
+    """Return which patterns of `except_for` match none of a model's parameters; None: all do.
+
+    Parameters
+    ----------
+    names : of all parameters, frozen ones, too.
+    """
+    unmatched = [
+        pattern
+        for pattern in policy.except_for
+        if not any(name_matches(name, pattern) for name in names)
+    ]
+    if not unmatched:
+        return None
+    return (
+        f"except_for has {', '.join(map(repr, unmatched))}, which match no parameter of the model, "
+        f"needs names such as {next(iter(names), '')!r}"
+    )
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:

@@ -825,6 +825,26 @@ def bad_arguments_are_refused() -> None:
     refuses(lambda: ddp_hook(sparse, "none"), "needs sparse=False")
 
 
+def patterns_that_match_nothing_are_warned_of() -> None:
+    """except_for=["embeding.*"], with a letter missing, or a module's name, had no effect."""
+    model = parallel()
+    model.module.first.requires_grad_(False)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        patterns = ["module.first.*", "midle.*", "branch", "*.bias"]
+        policy = Policy(codec="minmax:4", except_for=patterns)
+        ddp_hook(model, policy).close()
+        rules = Policy(except_for=["lost.*"])
+        ddp_hook(parallel(), Auto(rules=rules)).close()
+        ddp_hook(parallel(), HandSet(levels=[(0, "minmax:4")], rules=rules)).close()
+    texts = [str(warning.message) for warning in warned]
+    assert len(texts) == (0 if dist.get_rank() else 3), texts
+    if texts:
+        assert "has 'midle.*', 'branch', which match no parameter" in texts[0]
+        assert all("'lost.*'" in text for text in texts[1:])
+        assert {Path(warning.filename) for warning in warned} == {Path(__file__)}
+
+
 def names_are_those_without_checkpointing() -> None:
     """A job that begins to checkpoint activations could not load its state, nor match patterns."""
     model = parallel()
@@ -876,6 +896,7 @@ def checks() -> None:
         patterns_take_the_names_that_ddp_prints,
         names_of_ddp_are_parameters_names_everywhere,
         a_policy_that_compresses_nothing_is_warned_of_once,
+        patterns_that_match_nothing_are_warned_of,
         names_are_those_without_checkpointing,
         bad_arguments_are_refused,
     ):

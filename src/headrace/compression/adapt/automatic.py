@@ -84,7 +84,7 @@ class AutomaticHook(FollowingHook):
         self._began_s = 0.0  # of the present step's first bucket; 0: none yet
         if auto.schedule is not None:
             self._bind(auto.schedule, self._follow, self.records)
-        self.warn_without_savings(codecs)
+        self.warn_when_made(codecs)
         self.register()
 
     @property

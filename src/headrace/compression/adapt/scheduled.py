@@ -54,7 +54,7 @@ class ScheduledHook(FollowingHook):
         if records is None:
             records = decision_log(self.averager.rank)
         self._bind(schedule, self._apply, records)
-        self.warn_without_savings(schedule.codecs)
+        self.warn_when_made(schedule.codecs)
         self.register()
 
     @property

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.names import parameter_names, unwrapped_name
-from headrace.compression.policy import Policy
+from headrace.compression.policy import Policy, reason_against_patterns
 from headrace.compression.run.exchanger import ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
 from headrace.compression.run.gradient_scale import GradientScale, check_scaler
@@ -77,9 +77,12 @@ class FsdpHook(HookFigures):
         }
         self._rank = dist.get_rank()
         codec = self._codec = codec_spec(rules.codec)
-        reason = reason_without_savings(rules, [codec], dict(shapes), everyone.size())
-        if reason is not None and everyone.rank() == 0:
-            warnings.warn(reason, stacklevel=3)
+        for reason in (
+            reason_against_patterns(rules, parameter_names(model).values()),
+            reason_without_savings(rules, [codec], dict(shapes), everyone.size()),
+        ):
+            if reason is not None and everyone.rank() == 0:
+                warnings.warn(reason, stacklevel=3)
         for group in groups:
             part = self._parts[group.name]
             if isinstance(part, ReplicaAverage):

@@ -30,7 +30,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.memory_layout import is_dense
 from headrace.compression.names import parameter_named
-from headrace.compression.policy import Policy
+from headrace.compression.policy import Policy, reason_against_patterns
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
 from headrace.compression.run.gradient_scale import GradientScale, check_scaler
@@ -75,7 +75,7 @@ def check_exchange(when: str, scaler: Any) -> None:
 def hook_of(model: HookedModel, policy: Policy | CodecSpec | str, **options: Any) -> "Hook":
     """Register the hook of a policy, and return it; see `headrace.compression.ddp_hook`."""
     hook = Hook(model, policy, **options)
-    hook.warn_without_savings([codec_spec(hook.averager.policy.codec)])
+    hook.warn_when_made([codec_spec(hook.averager.policy.codec)])
     hook.register()
     return hook
 
@@ -182,15 +182,22 @@ class Hook(HookFigures):
         self._set_codecs([(name, codec)])
         self.warn_without_savings([codec_spec(codec)], name, stacklevel=3)
 
+    def warn_when_made(self, codecs: Sequence[CodecSpec]) -> None:
+        """Warn, at the first rank, of patterns without a parameter, and if no codec saves bytes."""
+        reason = reason_against_patterns(self.averager.policy, self._model.names.values())
+        if reason is not None and not self.averager.rank:
+            warnings.warn(reason, stacklevel=5)
+        self.warn_without_savings(codecs, stacklevel=6)
+
     def warn_without_savings(
-        self, codecs: Sequence[CodecSpec], name: str | None = None, *, stacklevel: int = 5
+        self, codecs: Sequence[CodecSpec], name: str | None = None, *, stacklevel: int
     ) -> None:
         """Warn once, at the first rank, if none of the codecs saves bytes on any parameter.
 
         Parameters
         ----------
         name : of the parameter that is asked about; None: all together.
-        stacklevel : of the program's call; by default of ddp_hook.
+        stacklevel : of the program's call.
         """
         averager, shapes = self.averager, self.averager.shapes
         if self._warned or averager.rank:
