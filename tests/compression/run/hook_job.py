@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel
 
 # registers the backend where headrace is not installed
@@ -845,6 +846,42 @@ def patterns_that_match_nothing_are_warned_of() -> None:
         assert {Path(warning.filename) for warning in warned} == {Path(__file__)}
 
 
+def models_that_torch_averages_otherwise_are_refused() -> None:
+    """Errors spoke of tuples, or there was none: buckets that torch skips were waited for."""
+    network = Net()
+    model = DistributedDataParallel(
+        network, find_unused_parameters=True, skip_all_reduce_unused_params=True
+    )
+    refuses(lambda: ddp_hook(model, "bf16"), "needs find_unused_parameters alone")
+    network = Net()
+    _apply_optimizer_in_backward(torch.optim.SGD, network.parameters(), {"lr": RATE})
+    model = DistributedDataParallel(network)
+    refuses(lambda: ddp_hook(model, "bf16"), "needs an optimizer that steps after the backward")
+    model = parallel()
+    model._use_python_reducer = True  # as torch does, which takes seconds
+    refuses(lambda: ddp_hook(model, "bf16"), "needs True there")
+    state, on_bucket = hook_pair(network, "bf16")
+    gradient = torch.zeros(3)
+    refuses(lambda: on_bucket(state, (gradient, network.last.bias)), "needs True there")
+
+
+def uneven_inputs_are_joined() -> None:
+    """A rank whose inputs have ended sends its residual with gradients of zero."""
+    for codec, when, options in (
+        ("minmax:4", "after", {}),
+        ("topk:5%", "during", {"find_unused_parameters": True}),
+        ("powersgd:2", "after", {"static_graph": True}),
+    ):
+        model = parallel(**options)
+        hook = ddp_hook(model, codec, when=when)
+        with model.join():
+            for step in range(3 + 2 * dist.get_rank()):
+                backward(model, step, dist.get_rank())
+                descend(model)
+        assert hook.step == 5
+        hook.close()
+
+
 def names_are_those_without_checkpointing() -> None:
     """A job that begins to checkpoint activations could not load its state, nor match patterns."""
     model = parallel()
@@ -897,6 +934,8 @@ def checks() -> None:
         names_of_ddp_are_parameters_names_everywhere,
         a_policy_that_compresses_nothing_is_warned_of_once,
         patterns_that_match_nothing_are_warned_of,
+        models_that_torch_averages_otherwise_are_refused,
+        uneven_inputs_are_joined,
         names_are_those_without_checkpointing,
         bad_arguments_are_refused,
     ):

@@ -22,7 +22,7 @@ from headrace.compression.families import CodecSpec
 from headrace.compression.names import parameter_names
 from headrace.compression.policy import Policy
 from headrace.compression.run.hook import Hook
-from headrace.compression.run.hooked import HookedModel, averaged_parameters
+from headrace.compression.run.hooked import PYTHON_REDUCER, HookedModel, averaged_parameters
 from headrace.facades import offered_by
 
 
@@ -95,4 +95,6 @@ class HookState:
 
 def on_bucket(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Average a bucket's gradients; the hook of a pair."""
+    if not isinstance(bucket, dist.GradBucket):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompressionError(PYTHON_REDUCER)
     return state.on_bucket(bucket)

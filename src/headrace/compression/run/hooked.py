@@ -25,6 +25,12 @@ DEVICES = ("cpu", "cuda")
 GRADIENT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Types of gradients that codecs encode; others are averaged as they are."""
 
+PYTHON_REDUCER = (
+    'the model was made with torch._dynamo.config.optimize_ddp = "python_reducer", which gives '
+    "hooks single gradients in place of buckets: needs True there, the default of torch"
+)
+"""Reason against a model of this setting."""
+
 
 @public_value("headrace.compression")
 class HookedModel:
@@ -70,6 +76,18 @@ def hooked_model(model: object) -> HookedModel:
         raise CompressionError("the model has a communication hook already, needs one without")
     if model.mixed_precision is not None:
         raise CompressionError("the model has mixed_precision, needs torch.autocast in its place")
+    if model.skip_all_reduce_unused_params:
+        raise CompressionError(
+            "the model has skip_all_reduce_unused_params, by which torch leaves out buckets that a "
+            "hook waits for: needs find_unused_parameters alone"
+        )
+    if model._use_python_reducer:
+        raise CompressionError(PYTHON_REDUCER)
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model._module_parameters):
+        raise CompressionError(
+            "parameters have optimizers of _apply_optimizer_in_backward, for which torch registers "
+            "a hook of its own: needs an optimizer that steps after the backward pass"
+        )
     group = model.process_group
     assert group is not None
     return HookedModel(
