@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from headrace.compression import CompressionError, Policy, fsdp_hook
@@ -144,11 +144,12 @@ def compression_starts_after_steps() -> None:
 def residuals_are_what_was_not_sent() -> None:
     """Over the ranks, residuals and the ranks' number times the mean are the gradients."""
     for reduced in (torch.float32, torch.bfloat16, torch.float16):
-        for op in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
-            add_up(reduced, op)
+        add_up(reduced, dist.ReduceOp.AVG, 1.0)
+        add_up(reduced, dist.ReduceOp.SUM, RANKS)
+        add_up(reduced, dist._make_nccl_premul_sum(3.0), 3.0 * RANKS)
 
 
-def add_up(reduced: torch.dtype, op: Any) -> None:
+def add_up(reduced: torch.dtype, op: Any, factor: float) -> None:
     from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 
     model = sharded()
@@ -166,7 +167,7 @@ def add_up(reduced: torch.dtype, op: Any) -> None:
         given = given.to(DEVICE, reduced)
         written = torch.empty(part._elements, device=DEVICE, dtype=reduced)
         part(written, given.clone(), group, op)
-        mean = written.float() / (RANKS if op == dist.ReduceOp.SUM else 1)
+        mean = written.float() / factor
         total = given.float() + kept
         assert part.residual is not None
         kept = part.residual.reshape(-1).clone()
@@ -177,6 +178,27 @@ def add_up(reduced: torch.dtype, op: Any) -> None:
                 mean[elements] = sums[0].view(RANKS, -1)[row, elements] = 0.0
         own = sums[0].view(RANKS, -1)[dist.get_rank()]
         assert torch.allclose(own / RANKS, mean, atol=1e-5)
+
+
+def gradients_are_divided_by_the_models_factor() -> None:
+    """It was refused, and replicas divided once more; 1 is for sums over all tokens of a batch."""
+    inputs, _ = batch(0, dist.get_rank())
+    mesh = init_device_mesh(DEVICE.type, (RANKS, 1), mesh_dim_names=("hosts", "shards"))
+    for shards, replicas in ((None, None), (mesh["shards"], mesh["hosts"].get_group())):
+        gradients: list[Tensor] = []
+        for factor, start_after in ((None, 0), (1.0, 0), (1.0, 1), (float(RANKS), 0)):
+            model = sharded(shards)
+            fsdp_hook(model, "none", replicas=replicas, start_after=start_after)
+            for module in model.modules():
+                if factor is not None and isinstance(module, FSDPModule):
+                    module.set_gradient_divide_factor(factor)
+            model(inputs).square().mean().backward()
+            gradient = model[2].weight.grad
+            assert isinstance(gradient, DTensor)
+            gradients.append(gradient.full_tensor())
+        for total in gradients[1:3]:
+            torch.testing.assert_close(total, RANKS * gradients[0])
+        torch.testing.assert_close(gradients[3], gradients[0])
 
 
 def not_finite_leaves_residuals() -> None:
@@ -525,6 +547,7 @@ CHECKS = [
     reduced_in_16_bits,
     compression_starts_after_steps,
     residuals_are_what_was_not_sent,
+    gradients_are_divided_by_the_models_factor,
     not_finite_leaves_residuals,
     resumed_is_the_same,
     residuals_follow_the_scale,

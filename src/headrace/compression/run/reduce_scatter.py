@@ -176,33 +176,33 @@ class CompressedReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,  # noqa: ARG002 - it is complete when it returns
     ) -> None:
-        """Write the mean (or sum) of the ranks' inputs' own row to `output_tensor`.
+        """Write the mean of the ranks' inputs' own row, or a multiple, to `output_tensor`.
 
         If the gradient of a rank is not finite, all outputs are NaN and residuals stay.
 
         Raises
         ------
-        CompressionError : a type that codecs do not encode, or another operator than mean and sum.
+        CompressionError : a type that codecs do not encode, or another operator than a sum.
         """
-        sums = op == dist.ReduceOp.SUM
-        if not (sums or op == dist.ReduceOp.AVG) or input_tensor.dtype not in GRADIENT_TYPES:
+        ranks, began_s = group.size(), time.perf_counter()
+        factor = _factor(op, ranks)
+        if not factor or input_tensor.dtype not in GRADIENT_TYPES:
             raise CompressionError(
                 f"module {self._name!r} reduces {input_tensor.dtype} by {op}: needs a reduce_dtype "
-                f"of {', '.join(map(str, GRADIENT_TYPES))}, and no gradient divide factor"
+                f"of {', '.join(map(str, GRADIENT_TYPES))}, and a sum or mean"
             )
-        ranks, began_s = group.size(), time.perf_counter()
         rows = input_tensor.view(ranks, -1)
         plain_bytes = (ranks - 1) / ranks * input_tensor.nbytes
         are_all = self._group.are_all(rows.shape[1])
         if are_all and self.step >= self._start_after:
-            self._average(output_tensor, rows, group, factor=ranks if sums else 1)
+            self._average(output_tensor, rows, group, factor)
             return
         if are_all:
             self.step += 1
         # too early, or not all parameters took part in this step
         dist.reduce_scatter_tensor(output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group)
-        if not sums:
-            output_tensor.div_(ranks)
+        if factor != ranks:
+            output_tensor.div_(ranks / factor)
         self._count(plain_bytes, plain_bytes, time.perf_counter() - began_s)
 
     def _count(self, plain_bytes: float, sent_bytes: float, exchange_s: float) -> None:
@@ -215,7 +215,7 @@ class CompressedReduceScatter(ReduceScatter):
         sums.exposed_s += exchange_s
 
     def _average(
-        self, mean: Tensor, gradients: Tensor, group: dist.ProcessGroup, factor: int
+        self, mean: Tensor, gradients: Tensor, group: dist.ProcessGroup, factor: float
     ) -> None:
         """Write the mean of the ranks' rows for this rank, times a factor."""
         ranks, rank = group.size(), group.rank()
@@ -284,7 +284,7 @@ class CompressedReduceScatter(ReduceScatter):
         rows: Tensor,
         layout: _Layout,
         rank: int,
-        factor: int,
+        factor: float,
     ) -> None:
         """Write the mean, times a factor, in its type, and keep the residual."""
         if factor == 1:
@@ -352,3 +352,12 @@ class CompressedReduceScatter(ReduceScatter):
                     row.add_(shard.reshape(-1).to(row.device), alpha=weight)
         self._rescale(self._scale.load(model.get("scale")))
         return ""
+
+
+def _factor(op: Any, ranks: int) -> float:
+    """Return the factor of the ranks' mean by which an operator reduces; 0: not a mean or sum."""
+    if op == dist.ReduceOp.AVG:
+        return 1.0
+    if op == dist.ReduceOp.SUM:
+        return float(ranks)
+    return ranks * float(op.factor) if op == dist.ReduceOp.PREMUL_SUM else 0.0

@@ -36,7 +36,12 @@ class ReplicaAverage:
         )
 
     def __call__(self, reduced: Tensor) -> None:
-        """Replace the reduced gradient with its mean."""
+        """Replace the reduced gradient with its mean; with its sum, if the model has a divisor."""
+        self._average(reduced)
+        if self._group.inner.gradient_divide_factor is not None:
+            reduced.mul_(self._replicas.size())
+
+    def _average(self, reduced: Tensor) -> None:
         sizes, columns = self._group.sizes, self._group.columns
         exchanger, sums = self._exchanger, self.statistics
         exchanger.sent_bytes = exchanger.compute_s = exchanger.exchange_s = 0.0
