@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -362,6 +363,23 @@ def names_are_those_before_compiling() -> None:
     hook.load_state_dict(compiled.state_dict())
 
 
+def gradients_of_several_types_have_their_own_codecs() -> None:
+    """A bias was quantised in place of a matrix: torch sorts gradients by their types."""
+    gradients: list[Tensor] = []
+    for hooked in (False, True):
+        model = network().bfloat16()
+        model[0].bias.grad_dtype = torch.float32
+        sharded(model=model)
+        if hooked:
+            fsdp_hook(model, Policy(codec="minmax:2", except_for=["0.weight"], **RULES))
+        inputs, _ = batch(0, dist.get_rank())
+        model(inputs.bfloat16()).float().square().mean().backward()
+        gradient = model[0].bias.grad
+        assert isinstance(gradient, DTensor)
+        gradients.append(gradient.full_tensor())
+    torch.testing.assert_close(*gradients)
+
+
 def what_cannot_be_is_refused() -> None:
     for codec, problem in (
         ("topk:1%", "has no encoded shards"),
@@ -369,6 +387,9 @@ def what_cannot_be_is_refused() -> None:
     ):
         refused(lambda codec=codec: fsdp_hook(sharded(), Policy(codec=codec, **RULES)), problem)
     refused(lambda: fsdp_hook(network(), "none"), "needs fully_shard")
+    replicated = network()
+    replicate(replicated)
+    refused(lambda: fsdp_hook(replicated, "none"), "is replicated, not sharded: needs fully_shard")
     refused(
         lambda: fsdp_hook(sharded(), "none" if dist.get_rank() else "bf16"), "policies of ranks"
     )
@@ -556,6 +577,7 @@ CHECKS = [
     frozen_parameters_are_left_out,
     a_model_that_was_evaluated_is_taken,
     names_are_those_before_compiling,
+    gradients_of_several_types_have_their_own_codecs,
     what_cannot_be_is_refused,
 ]
 

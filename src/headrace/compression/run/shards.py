@@ -60,6 +60,17 @@ class ShardedParameter:
         return [zeros.narrow(self.dim, a, b - a) for a, b in pairwise(starts)]
 
 
+def _in_order_of_reduction(parameters: Sequence[Any]) -> list[Any]:
+    """Return a module's parameters as their gradients follow each other in the reduced one.
+
+    From torch 2.15 on, those whose sharded gradients have one type are side by side.
+    """
+    by_type: dict[Any, list[Any]] = {}
+    for parameter in parameters:
+        by_type.setdefault(getattr(parameter, "sharded_grad_dtype", None), []).append(parameter)
+    return [parameter for alike in by_type.values() for parameter in alike]
+
+
 class ShardedGroup:
     """The parameters that one module shards together, and that are not frozen.
 
@@ -76,7 +87,13 @@ class ShardedGroup:
             raise CompressionError(f"module {name!r} has parameters on several meshes, needs one")
         self.name, self.module = name, module
         self.inner: Any = groups[0] if groups else None
-        sharded: list[Any] = self.inner.fsdp_params if groups else []
+        mesh = self.inner.mesh_info if groups else None
+        if mesh is not None and mesh.shard_mesh_dim is None:
+            raise CompressionError(
+                f"module {name!r} is replicated, not sharded: needs fully_shard, or "
+                "DistributedDataParallel and ddp_hook"
+            )
+        sharded = _in_order_of_reduction(self.inner.fsdp_params) if groups else []
         parts = self._parts = [part for part in sharded if part.sharded_param.requires_grad]
         frozen = [part for part in sharded if not part.sharded_param.requires_grad]
         self._frozen = {names[part.sharded_param] for part in frozen}
@@ -92,7 +109,6 @@ class ShardedGroup:
         ]
         self.parameters = {names[p.sharded_param]: p.sharded_param for p in parts}
         self.sizes = [column.elements for column in self.columns]
-        mesh = self.inner.mesh_info if groups else None
         self.rank = int(mesh.shard_mesh_rank) if mesh else 0
         self.ranks = int(mesh.shard_mesh_size) if mesh else 1
         for name, parameter in self.parameters.items():
