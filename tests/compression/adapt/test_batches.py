@@ -1,5 +1,7 @@
 """Batch sizes that follow critical regimes."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -18,9 +20,11 @@ def test_the_rate_scales_with_the_batch_after_a_warm_up() -> None:
     assert scaled_rate(0.1, 512, 128, 0, 0) == pytest.approx(0.4)
 
 
-def made(decay_at: int = 99) -> tuple[AccordionBatches, nn.Parameter, torch.optim.Optimizer]:
+def made(
+    decay_at: int = 99, *, fused: bool = False
+) -> tuple[AccordionBatches, nn.Parameter, torch.optim.Optimizer]:
     weight = nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
+    optimizer = torch.optim.SGD([weight], lr=0.1, fused=fused)
     batches = AccordionBatches(
         SequentialSampler(range(70)),
         optimizer,
@@ -56,6 +60,24 @@ def test_large_batches_where_norms_are_steady() -> None:
     assert run(made(), [1.0, 1.0, 1.0, 0.4, 0.4]) == [small, small, large, large, small]
     decayed = run(made(decay_at=4), [1.0] * 7)
     assert decayed == [small, small, large, large, (8, 4, 0.01), (32, 16, 0.04), (32, 16, 0.04)]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_norms_are_those_of_gradients_without_a_scaler(fused: bool) -> None:
+    """A fused optimizer gets scaled gradients: all training was critical when the scale changed."""
+    batches, weight, optimizer = made(fused=fused)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))  # it has no scale before
+    sizes: list[int] = []
+    for scale in (2.0, 64.0, 4.0, 32.0):
+        sizes.append(batches.batch)
+        scaler.update(scale)
+        for gradient in (1.0, math.inf):
+            weight.grad = torch.tensor([scale * gradient, 0.0, 0.0])
+            scaler.step(optimizer)
+            scaler.update()
+        batches.epoch()
+    assert sizes == [8, 8, 32, 32]
 
 
 def test_it_goes_on_from_its_state() -> None:

@@ -178,8 +178,13 @@ class AccordionBatches(Sampler[list[int]]):
                 self._warm_up,
             )
 
-    def _see(self, *_: Any) -> None:
-        if self.regimes.accumulate(self._state):
-            for name, parameter in self._parameters.items():
-                if parameter.grad is not None:
-                    self._detector.add(name, parameter.grad)
+    def _see(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self.regimes.accumulate(self._state):
+            return
+        # a GradScaler has fused optimizers unscale gradients, and skip those that are not finite
+        if getattr(optimizer, "found_inf", None):
+            return
+        scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                self._detector.add(name, parameter.grad, scale=scale)
