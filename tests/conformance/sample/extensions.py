@@ -127,6 +127,17 @@ def extensions_begun_together() -> None:
 
 
 @check
+def aggregation_in_inference_mode() -> None:
+    """The function and the second collective failed: on a thread that is not in that mode."""
+    from headrace.collectives.run.torch.extensions import aggregate
+
+    with torch.inference_mode():
+        tensor = make(me(), 9, torch.float32)
+        aggregate(tensor, lambda rows: rows.mul_(2).sum(0), async_op=True).wait()
+    assert torch.equal(tensor, torch.stack(made(9, torch.float32)).mul(2).sum(0))
+
+
+@check
 def extensions_in_futures_and_callbacks() -> None:
     from headrace.collectives.run.torch.extensions import aggregate, all_gather_variable
 

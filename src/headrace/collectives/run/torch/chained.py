@@ -7,7 +7,7 @@ import torch
 
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.untraced import untraced
-from headrace.collectives.run.torch.work import PendingWork
+from headrace.collectives.run.torch.work import PendingWork, writing
 from headrace.executor import Executor
 
 Fail = Callable[[str], None]
@@ -41,7 +41,8 @@ class ChainedWork(PendingWork):
         if error is not None:  # other ranks' call may have gone well, and they begin the next one
             self._fail(str(error))
         try:
-            following = None if error else next(self._steps, None)
+            with writing(self._tensors):
+                following = None if error else next(self._steps, None)
             if following is not None:
                 self._current, self._copies = following, following._copies
                 following.get_future().add_done_callback(self._go_on)
