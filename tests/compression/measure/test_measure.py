@@ -96,6 +96,13 @@ def test_codecs_are_timed_on_every_bucket_and_on_all() -> None:
         assert min(timing.encode_us) > 0
 
 
+def test_codecs_are_timed_whatever_the_default_device_is() -> None:
+    """A script's torch.set_default_device("cuda") ended in an error about generators."""
+    with torch.device("meta"):
+        timings = computing.time_codecs(["minmax:4"], TENSORS[1:], ranks=2, repeats=1)
+    assert timings["minmax:4"].elements == (128 * 256,)
+
+
 def test_the_timed_computation_is_that_of_a_step() -> None:
     """The copies that stand for exchanges give a rank the mean of equal ranks, bit by bit."""
     for codec in CODECS:

@@ -171,9 +171,11 @@ def _random(
 ) -> list[tuple[str, torch.Tensor]]:
     """Return gradients, equal on all ranks."""
     generator = torch.Generator().manual_seed(1)
-    return [
-        (t.name, (torch.randn(t.shape, generator=generator) * _SCALE).to(device)) for t in tensors
-    ]
+    drawn = {
+        t.name: torch.randn(t.shape, generator=generator, dtype=torch.float32, device="cpu")
+        for t in tensors
+    }
+    return [(name, (values * _SCALE).to(device)) for name, values in drawn.items()]
 
 
 def _median(

@@ -249,7 +249,9 @@ def _contention(
         rank=0,
         ranks=ranks,
     )
-    gradients = [(t.name, torch.zeros(t.shape, device=observed.device)) for t in tensors]
+    gradients = [
+        (t.name, torch.zeros(t.shape, dtype=torch.float32, device=observed.device)) for t in tensors
+    ]
 
     def work() -> None:
         averaging_us(averager, gradients)
