@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -233,6 +234,18 @@ def test_another_number_of_ranks_keeps_the_pending_mean(spec: str) -> None:
                 assert all(float(one.residual(name).norm()) <= 1.001 * largest for one in again)
             means = run_step(again, [gradients(5, rank) for rank in range(new)])
             assert all(same(mean, means[0]) for mean in means)
+
+
+def test_states_of_several_steps_are_refused() -> None:
+    """A job that ended while its ranks saved left files of two steps, which were mixed."""
+    group = averagers("randomk:10%", 2)
+    states: list[dict[str, Any]] = []
+    for step, one in enumerate(group):
+        run_step(group, [gradients(step, rank) for rank in range(2)])
+        states.append(one.state_dict())
+    for again in (*averagers("randomk:10%", 2), *averagers("randomk:10%", 3)):
+        with pytest.raises(CompressionError, match="states are of steps 1, 2, needs those of one"):
+            again.load_state_dict(states)
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 4), (4, 2), (2, 3)])

@@ -42,14 +42,19 @@ def choose_states(
 
     Raises
     ------
-    CompressionError : states are missing, or what is given is none.
+    CompressionError : states are missing or of several steps, or what is given is none.
     """
     saved = [states] if isinstance(states, Mapping) else states
     if isinstance(saved, str) or not isinstance(saved, Sequence):
         raise CompressionError(f"state is {saved!r}, needs what state_dict() returned")
     for state in saved:
-        if not (isinstance(state, Mapping) and {"rank", "ranks"} <= {*state}):
+        if not (isinstance(state, Mapping) and {"rank", "ranks", "step"} <= {*state}):
             raise CompressionError("state is not a hook's, needs what its state_dict() returned")
+    if len(steps := {int(state["step"]) for state in saved}) > 1:
+        raise CompressionError(
+            f"states are of steps {', '.join(map(str, sorted(steps)))}, needs those of one: all "
+            "ranks save after the same step"
+        )
     saved = sorted(saved, key=lambda state: state["rank"])
     old = int(saved[0]["ranks"]) if saved else 0
     replicas: dict[int, list[Mapping[str, Any]]] = {}  # of a rank, each with residuals of its own
