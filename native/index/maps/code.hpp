@@ -17,15 +17,21 @@ concept CodedKey = (std::integral<Key> && sizeof(Key) <= sizeof(std::uint64_t)) 
 
 namespace detail {
 constexpr std::uint64_t kSign = std::uint64_t{1} << 63;
-}
+constexpr std::uint64_t kInfinity = std::uint64_t{0x7ff} << 52;
+}  // namespace detail
 
 // Throws std::domain_error for NaN, which has no place in an order. -0.0 and 0.0 are one key.
 template <CodedKey Key>
 constexpr std::uint64_t encode(Key key) {
   if constexpr (std::floating_point<Key>) {
-    if (key != key) throw std::domain_error("index key: NaN has no order, remove it");
-    // Adding zero turns -0.0 into 0.0. Magnitudes of negative numbers count downwards.
-    const auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(key) + 0.0);
+    // By bits alone: in arithmetic a processor may take subnormal numbers for zero, if so set, and
+    // a compiler may take none for NaN.
+    auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(key));
+    if ((bits & ~detail::kSign) > detail::kInfinity) {
+      throw std::domain_error("index key: NaN has no order, remove it");
+    }
+    if (bits == detail::kSign) bits = 0;
+    // Magnitudes of negative numbers count downwards.
     return bits & detail::kSign ? ~bits : bits | detail::kSign;
   } else if constexpr (std::is_signed_v<Key>) {
     return static_cast<std::uint64_t>(static_cast<std::int64_t>(key)) ^ detail::kSign;

@@ -53,11 +53,12 @@ def encode(keys: Any, what: str = "keys") -> tuple[np.ndarray, str]:
         return values.astype(np.uint64), "uint64"
     if values.dtype.kind == "i":
         return values.astype(np.int64).view(np.uint64) ^ _SIGN, "int64"
-    wide = values.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+    wide = values.astype(np.float64)
     missing = np.flatnonzero(np.isnan(wide))
     if len(missing):
         raise TraceError(f"{what}: key {missing[0]} is NaN ({len(missing)} are), needs numbers")
     bits = wide.view(np.uint64)
+    bits[bits == _SIGN] = 0  # -0.0, by bits: a sum flushes subnormal numbers where that is set
     return bits ^ np.where(bits >> np.uint64(63), _MOST, _SIGN), "float64"
 
 

@@ -15,6 +15,7 @@ from sortedcontainers import SortedDict
 from headrace.index.configuration import Configuration
 from headrace.index.run.index import Index
 from headrace.index.tables import LEAVES
+from headrace.index.trace import encode
 from tests.tiers import case
 
 KEYS: dict[str, st.SearchStrategy[Any]] = {
@@ -347,3 +348,20 @@ def test_erased_keys_give_their_memory_back(scattered: bool) -> None:
     assert index.nbytes == 0
     index.insert(keys, keys)
     assert len(index) == len(keys)
+
+
+def test_subnormal_keys_stay_apart_where_they_are_flushed() -> None:
+    """All of them were the key 0.0: of four keys one was left."""
+    torch = pytest.importorskip("torch")
+    keys = np.array([1e-310, 0.0, -5e-324, 5e-324])
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor flushes none")
+    try:
+        index = Index(keys, [1, 2, 3, 4])
+        values = [index[key] for key in keys]
+        codes = encode(keys)[0]
+    finally:
+        torch.set_flush_denormal(False)
+    assert values == index[keys].tolist() == [1, 2, 3, 4]
+    assert index.keys().tolist() == [-5e-324, 0.0, 5e-324, 1e-310]
+    assert np.argsort(codes).tolist() == [2, 1, 3, 0]
