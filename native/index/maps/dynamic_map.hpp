@@ -204,7 +204,8 @@ class DynamicMapOf final : public DynamicMap {
 
   std::size_t update(const KeyColumn& keys, const void* values) override {
     check_keys(keys);
-    return each(Operation::insert, keys, [&](auto* codes, auto first, auto count) {
+    const Recorded assignment{Operation::insert, Operation::find};
+    return each(assignment, keys, [&](auto* codes, auto first, auto count) {
       std::size_t there = 0;
       for (std::size_t i = 0; i < count; ++i) {
         there += map_.update(codes[i], value(values, first + i));
@@ -499,18 +500,28 @@ class DynamicMapOf final : public DynamicMap {
     }
   }
 
+  // An operation, and what it is where the key is absent.
+  struct Recorded {
+    Recorded(Operation kind) : of_present(kind), of_absent(kind) {}
+    Recorded(Operation kind, Operation absent) : of_present(kind), of_absent(absent) {}
+    Operation of_present;
+    Operation of_absent;
+  };
+
   // Runs one batch under the lock: `run` on each block of its codes returns how many had an effect.
   // Counting must not slow down single keys: only one of the sample reads the clock, out of line,
   // as batches do. Inlined here, it made single finds 4% slower, by calls and registers to save.
   template <class Run>
-  std::size_t each(Operation operation, const KeyColumn& keys, const Run& run) {
+  std::size_t each(Recorded operation, const KeyColumn& keys, const Run& run) {
     std::lock_guard lock(mutex_);
     return each_locked(operation, keys, run);
   }
 
   template <class Run>
-  std::size_t each_locked(Operation operation, const KeyColumn& keys, const Run& run) {
-    if (keys.count != 1 || !activity_.passes(operation)) return each_timed(operation, keys, run);
+  std::size_t each_locked(Recorded operation, const KeyColumn& keys, const Run& run) {
+    if (keys.count != 1 || !activity_.passes(operation.of_present)) {
+      return each_timed(operation, keys, run);
+    }
     const auto code = first_code(keys);
     if (recording_) record(operation, &code, 1);
     return run(&code, std::size_t{0}, std::size_t{1});
@@ -528,12 +539,12 @@ class DynamicMapOf final : public DynamicMap {
   }
 
   template <class Run>
-  [[gnu::noinline]] std::size_t each_timed(Operation operation, const KeyColumn& keys,
+  [[gnu::noinline]] std::size_t each_timed(Recorded operation, const KeyColumn& keys,
                                            const Run& run) {
-    typename Observer::Batch batch(activity_, operation, keys.count);
+    typename Observer::Batch batch(activity_, operation.of_present, keys.count);
     std::size_t effective = 0;
     for_codes(keys, [&](const std::uint64_t* codes, std::size_t first, std::size_t count) {
-      activity_.sample(operation, codes, count);
+      activity_.sample(operation.of_present, codes, count);
       if (recording_) record(operation, codes, count);
       effective += run(codes, first, count);
     });
@@ -549,12 +560,13 @@ class DynamicMapOf final : public DynamicMap {
     return found[0];
   }
 
-  void record(Operation operation, const std::uint64_t* codes, std::size_t count) {
+  void record(Recorded operation, const std::uint64_t* codes, std::size_t count) {
     Value unused{};
     for (std::size_t i = 0; i < count; ++i) {
       if (!recording_->selects(codes[i])) continue;
-      const bool present = operation != Operation::scan && map_.get(codes[i], unused);
-      recording_->add(operation, codes[i], present);
+      const bool scans = operation.of_present == Operation::scan;
+      const bool present = !scans && map_.get(codes[i], unused);
+      recording_->add(present ? operation.of_present : operation.of_absent, codes[i], present);
     }
   }
 

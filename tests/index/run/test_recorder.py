@@ -31,6 +31,18 @@ def test_a_small_recording_has_every_operation() -> None:
     assert sorted(trace.loaded.tolist()) == encode([-5, 1, 2, 3])[0].tolist()
 
 
+def test_assignments_of_absent_keys_are_finds() -> None:
+    """They were insertions: the trace had keys that the index never had."""
+    index = Index([1, 2], [0, 0])
+    with TraceRecorder(index) as recorder:
+        assert index.assign([1, 5], [7, 7]) == 1
+        assert index.assign(6, 7) == 0
+    trace = recorder.trace
+    assert trace is not None
+    assert trace.operations.tolist() == [INSERT, FIND, FIND]
+    assert trace.final_size() == len(index)
+
+
 def test_a_share_of_the_keys_has_all_their_operations() -> None:
     """A replay on the recorded share gives the share of what the index gave."""
     random = np.random.default_rng(0)
