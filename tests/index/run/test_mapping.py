@@ -345,3 +345,15 @@ def test_single_calls_wait_for_batches_of_other_threads() -> None:
     finally:
         ended.set()
         thread.join()
+
+
+def test_an_item_is_looked_up_once() -> None:
+    """The value of the next key was compared if another thread had erased the key meanwhile."""
+
+    class Shrinking(Index):
+        __slots__ = ()
+
+        def __contains__(self, key: Any) -> bool:
+            return super().__contains__(key) and self.erase(key) > 0
+
+    assert (1, 5) not in Shrinking({1: 5, 2: 5}).items()

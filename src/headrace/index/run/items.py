@@ -6,7 +6,7 @@ from typing import Any
 from headrace.facades import offered_by
 from headrace.index.run.columns import equal_number
 from headrace.index.run.order import OrderedReads
-from headrace.index.run.state import numbers_list
+from headrace.index.run.state import ABSENT, numbers_list
 
 _AT_ONCE = 4096
 
@@ -45,7 +45,8 @@ class IndexItems(ItemsView[Any, Any]):
         if key not in index:
             return False
         number = equal_number(key, index.dtype)
-        return bool(index.lower_bound(key if number is None else number)[1] == value)
+        stored = index.get(key if number is None else number, ABSENT)
+        return stored is not ABSENT and bool(stored == value)
 
     def __getitem__(self, position: int | slice) -> Any:
         if not isinstance(position, slice):
