@@ -39,6 +39,10 @@ class ChangeLogReader {
   std::uint64_t first_sequence() const { return header_.sequence; }
   std::uint64_t previous_bytes() const { return header_.previous_bytes; }
   std::uint64_t file_bytes() const { return mapping_.bytes.size(); }
+  // Where its first group begins.
+  ChangeLog::End begin() const {
+    return {sizeof(change_log::Header), header_.sequence, sizeof(change_log::Header)};
+  }
 
   // Calls visit(Operation, code, value) for the changes of all groups up to the last whole one. The
   // values stay as long as the reader. `accept_unsynced_loss`: ends at the first group that is not
@@ -50,7 +54,13 @@ class ChangeLogReader {
   ChangeLog::End replay(Visit&& visit, bool accept_unsynced_loss = false,
                         std::uint64_t last_group = kNoLastGroup,
                         std::uint64_t most_bytes = kWholeLog) const {
-    ChangeLog::End end{sizeof(change_log::Header), header_.sequence, sizeof(change_log::Header)};
+    return replay_from(begin(), visit, accept_unsynced_loss, last_group, most_bytes);
+  }
+  // The same of groups behind one, at whose end `end` is.
+  template <class Visit>
+  ChangeLog::End replay_from(ChangeLog::End end, Visit&& visit, bool accept_unsynced_loss = false,
+                             std::uint64_t last_group = kNoLastGroup,
+                             std::uint64_t most_bytes = kWholeLog) const {
     while (end.bytes < std::min(file_bytes(), most_bytes)) {
       auto group = whole_group(end.bytes, end.sequence);
       if (end.sequence >= last_group && (!group || group->sequence > last_group)) break;

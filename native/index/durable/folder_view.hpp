@@ -56,8 +56,13 @@ class FolderView {
 
    private:
     friend FolderView;
+    // A log, and where the groups in it begin that the view lacks.
+    struct Log {
+      ChangeLogReader reader;
+      ChangeLog::End begin;
+    };
     std::optional<Map> tree;
-    std::vector<ChangeLogReader> logs;
+    std::vector<Log> logs;
     Place place;
   };
 
@@ -85,11 +90,9 @@ class FolderView {
   // and this one opens no file. The news keeps the tree that it replaces, if it has one.
   void apply(News& news) {
     if (news.tree) std::swap(tree_, *news.tree);
-    // Changes that were read before are made again, and end where they did.
     for (const auto& log : news.logs) {
-      log.replay([this](change_log::Operation, std::uint64_t code, const std::byte* value) {
-        change(code, value);
-      });
+      log.reader.replay_from(log.begin, [this](change_log::Operation, std::uint64_t code,
+                                               const std::byte* value) { change(code, value); });
     }
     place_ = news.place;
   }
@@ -220,10 +223,14 @@ class FolderView {
     if (last == place_.number && files_.stamp(log_path(last)) == place_.stamp) return news;
     for (auto number = place_.number; number <= last; ++number) {
       const auto bytes = log(number, news.place);
-      if (number == place_.number && !continues(bytes)) return load();
-      const auto& reader = news.logs.emplace_back(bytes, log_path(number), format_);
-      if (number > place_.number) check_follows(reader, news.place.sequence);
-      note(bytes, reader.replay([](auto&&...) {}), news.place);  // for damage
+      const bool continued = number == place_.number;
+      if (continued && !continues(bytes)) return load();
+      ChangeLogReader reader(bytes, log_path(number), format_);
+      if (!continued) check_follows(reader, news.place.sequence);
+      const ChangeLog::End read_before{place_.bytes, place_.sequence, 0};
+      const auto begin = continued ? read_before : reader.begin();
+      note(bytes, reader.replay_from(begin, [](auto&&...) {}), news.place);  // for damage
+      news.logs.push_back({std::move(reader), begin});
     }
     check(files, news.place.sequence);
     if (news.place.sequence == place_.sequence) {

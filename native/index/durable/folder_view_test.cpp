@@ -79,6 +79,31 @@ void test_refresh(const std::string& folder) {
   CHECK(view.tree().size() == codes.size());
 }
 
+// Every refresh made all changes of the log again.
+void test_a_refresh_makes_new_changes_alone() {
+  struct CountingMap : CodeMap<std::uint64_t> {
+    std::size_t changes = 0;
+    bool insert_or_assign(std::uint64_t code, std::uint64_t value) {
+      ++changes;
+      return CodeMap::insert_or_assign(code, value);
+    }
+  };
+  SimulatedFiles files;
+  auto of_files = options();
+  of_files.files = &files;
+  Map map("f", of_files);
+  FolderView<std::uint64_t, CountingMap> view("f", kKeys, files);
+  Map::Batch batch;
+  for (std::uint64_t code = 1; code <= 5; ++code) {
+    batch.clear();
+    batch.put(code, code);
+    map.commit(batch);
+    CHECK(view.refresh() && view.tree().size() == code && view.tree().changes == code);
+  }
+  map.commit(batch);
+  CHECK(view.refresh() && view.tree().changes == 6 && view.sequence() == 6);
+}
+
 // A view that has read the log which begins with a replacement, before the new rows were there.
 void test_replacement_behind_a_log(const std::string& folder) {
   const auto copy = folder + "-copy";
@@ -422,6 +447,7 @@ int main() {
   CHECK(::mkdtemp(name));
   const std::string root = name;
   test_refresh(root + "/refresh");
+  test_a_refresh_makes_new_changes_alone();
   test_replacement_behind_a_log(root + "/behind");
   test_torn_end(root + "/torn");
   test_torn_end_of_as_many_bytes();
