@@ -106,12 +106,11 @@ class DurableMap {
   // tree() does not wait, and lookups are as fast as the tree's.
   bool in_tree() const { return body_->rows.in_tree(); }
 
-  // Ends the log, after a checkpoint and the building of the tree. Throws failures of the log and
-  // the checkpoint; those of the tree are thrown by tree() and commit(). Nothing can be committed
-  // after; the destructor does the same, without the failures. Without effect in a child.
+  // Ends the log, after a checkpoint that is running. Throws failures of both; those of the tree
+  // are thrown by tree() and commit(). Nothing can be committed after, and the folder can be opened
+  // elsewhere; the destructor does the same, without the failures. Without effect in a child.
   void close() {
     if (body_.forked()) return;
-    body_->rows.wait_for_thread();
     body_->folder.close();
   }
 

@@ -40,6 +40,7 @@ class LoadingMap {
       built_ = true;
     } else if (!background) {
       build_from_base();
+      base_.reset();
     } else {
       changes_used_ = true;
       building_ = std::async(std::launch::async, [this] { build_from_base(); });
@@ -47,7 +48,8 @@ class LoadingMap {
   }
   LoadingMap(const LoadingMap&) = delete;
   LoadingMap& operator=(const LoadingMap&) = delete;
-  ~LoadingMap() = default;  // waits for the thread
+  // Waits for the thread, which verifies no more rows, and builds no tree of them.
+  ~LoadingMap() { ended_ = true; }
 
   bool get(std::uint64_t code, Value& out) const {
     if (changes_used_.load(std::memory_order_acquire)) {
@@ -114,7 +116,10 @@ class LoadingMap {
   // Applies a group of changes.
   void apply(const Changes& changes) {
     if (!in_tree()) move_changes(16 * changes.size() + 1024);
-    if (in_tree()) return apply_runs(changes);
+    if (in_tree()) {
+      release_base();
+      return apply_runs(changes);
+    }
     changes.for_each([this](Operation, std::uint64_t code, const std::byte* value) {
       apply(code, entry_of(value));
     });
@@ -125,11 +130,8 @@ class LoadingMap {
     if (building_.valid()) collect();
     if (failure_) std::rethrow_exception(failure_);
     move_changes(std::numeric_limits<std::size_t>::max());
+    release_base();
     return *tree_;
-  }
-  // Returns once the thread has ended.
-  void wait_for_thread() {
-    if (building_.valid()) building_.wait();
   }
 
   // Replaces all rows; the tree must have been waited for.
@@ -142,6 +144,7 @@ class LoadingMap {
  private:
   static constexpr auto kReady = std::future_status::ready;
   static constexpr std::size_t kWindow = 256;  // rows that are merged or moved at once
+  static constexpr std::uint64_t kVerifiedRows = 1U << 20;
 
   // A change that is not in the tree.
   struct Entry {
@@ -157,6 +160,12 @@ class LoadingMap {
     using type = M<Other, Rest...>;
   };
 
+  // Once the tree has every row: a snapshot that was replaced keeps its place on the disk while it
+  // is mapped. Readers beside the writer may still be in it.
+  void release_base() {
+    if constexpr (!requires { requires Map::kShared; }) base_.reset();
+  }
+
   static void copy(auto& to, const std::byte* from) {
     if constexpr (value_bytes<Value> > 0) std::memcpy(&to, from, sizeof to);
   }
@@ -168,6 +177,10 @@ class LoadingMap {
   }
 
   void build_from_base() {
+    for (std::uint64_t row = 0; row < base_->size(); row += kVerifiedRows) {
+      if (ended_) return;
+      base_->verify(row, std::min(row + kVerifiedRows, base_->size()));
+    }
     base_->verify();
     tree_->build(base_->codes(), reinterpret_cast<const Value*>(base_->values()), base_->size());
     built_.store(true, std::memory_order_release);
@@ -302,6 +315,7 @@ class LoadingMap {
   typename Rebound<Map, Entry>::type changes_;
   std::atomic<bool> changes_used_{false};
   std::atomic<bool> built_{false};
+  std::atomic<bool> ended_{false};
   std::atomic<std::size_t> size_{0};
   std::vector<std::uint64_t> run_codes_;
   std::vector<Element<Value>> run_values_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -114,6 +115,42 @@ void test_before_the_tree() {
   CHECK(hits == model.count(codes[0]) + model.count(codes[1]) + model.count(codes[2]));
   map.close();
   thrown<std::logic_error>([&] { commit(map, model, 1); });
+}
+
+// A map waited for its tree to be closed, as long as all rows took to be read.
+void test_close_before_the_tree() {
+  SimulatedFiles files;
+  Model model;
+  {
+    Map map("f", options_of(files));
+    build(map, model);
+  }
+  Hooks::hold_build = true;
+  Map map("f", options_of(files, true));
+  map.close();
+  Map other("f", options_of(files, true));
+  CHECK(!map.in_tree() && state_of<std::uint64_t>(map) == model);
+  Hooks::hold_build = false;
+  CHECK(map.tree().size() == model.size() && other.tree().size() == model.size());
+}
+
+// The snapshot that a map was opened from took its place on the disk until the map was closed.
+void test_replaced_snapshots_are_released() {
+  SimulatedFiles files;
+  Model model;
+  {
+    Map map("f", options_of(files));
+    build(map, model);
+  }
+  for (const bool background : {false, true}) {
+    Map map("f", options_of(files, background));
+    const std::weak_ptr<const Snapshot> opened = map.folder().snapshot();
+    CHECK(!opened.expired() && map.tree().size() == model.size());
+    commit(map, model, 10);
+    map.checkpoint();
+    map.wait_for_checkpoint();
+    CHECK(opened.expired() && state_of<std::uint64_t>(map) == model);
+  }
 }
 
 // Readers beside the writer, before, while and after the tree is built: a code's value never goes
@@ -500,6 +537,8 @@ int main() {
     test_against_model<Durable<CodeMap>>(background);
   }
   test_before_the_tree();
+  test_close_before_the_tree();
+  test_replaced_snapshots_are_released();
   test_readers_beside_the_writer();
   test_widths();
   test_lock();

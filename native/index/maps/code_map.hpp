@@ -37,6 +37,7 @@ class CodeMap {
   using Map = Tree<Value, Sharing, Allocator>;
 
  public:
+  static constexpr bool kShared = Sharing::kShared;
   using Cursor = BasicCursor<Value, Sharing, Allocator>;
   using Place = Position<Value, Sharing, Allocator>;
 
