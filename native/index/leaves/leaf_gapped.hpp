@@ -298,8 +298,9 @@ class GappedLeaf {
       for (auto gap = at; gap < to; ++gap) Sharing::store(codes() + gap, code);
       return write(to, code, value);
     }
-    std::uint32_t left = at;   // one past a gap, or 0
-    std::uint32_t right = at;  // a gap, or the capacity
+    const Value stored = value;  // of an entry of this leaf, which may be shifted
+    std::uint32_t left = at;     // one past a gap, or 0
+    std::uint32_t right = at;    // a gap, or the capacity
     const auto capacity = header_->capacity;
     nearest_gaps(left, right);
     const bool to_right = right < capacity && (left == 0 || right - at < at - left);
@@ -308,12 +309,12 @@ class GappedLeaf {
       for (auto i = right; i > at; --i) move(i - 1, i);
       flip(right);
       flip(at);
-      return write(at, code, value);
+      return write(at, code, stored);
     }
     for (auto i = left; i < at; ++i) move(i, i - 1);
     flip(left - 1);
     flip(at - 1);
-    write(at - 1, code, value);
+    write(at - 1, code, stored);
   }
 
   void nearest_gaps(std::uint32_t& left, std::uint32_t& right) const {

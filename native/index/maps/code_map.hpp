@@ -78,8 +78,7 @@ class CodeMap {
     return get(code, unused);
   }
 
-  // The value in its place, until the next change of the map begins: a change that is to store it
-  // is given a copy. Null: not there.
+  // The value in its place, until a change of the map, which may be given it. Null: not there.
   const Value* find(std::uint64_t code) const
     requires(!Sharing::kShared)
   {
@@ -92,8 +91,9 @@ class CodeMap {
   bool insert(std::uint64_t code, const Value& value) { return put(code, value, false); }
   // True: the code is new, with this value. `out` is the value that it has.
   bool find_or_insert(std::uint64_t code, const Value& value, Value& out) {
-    if (!insert(code, value)) return !get(code, out);
-    out = value;
+    const Value stored = value;  // of one of this map's, which moves
+    if (!insert(code, stored)) return !get(code, out);
+    out = stored;
     return true;
   }
   // True: the code is new. False: its value was replaced.
@@ -346,19 +346,26 @@ class CodeMap {
   }
 
   bool put_into(Word word, std::uint64_t code, const Value& value, bool assign) {
-    for (;; word = tree_.leaf(code)) {
-      auto outcome = Outcome::full;
-      if (!word.none()) {
-        outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
-          return write_entry(word, leaf, [&] { return leaf.insert(code, value, assign); });
-        });
-      }
-      if (outcome == Outcome::present) return false;
-      if (outcome == Outcome::done) {
-        tree_.forget_order(word);
-        tree_.set_size(tree_.size() + 1);
-        return true;
-      }
+    auto outcome = put_if_room(word, code, value, assign);
+    if (outcome == Outcome::full) outcome = put_with_room(code, value, assign);
+    return outcome == Outcome::done;
+  }
+
+  Outcome put_if_room(Word word, std::uint64_t code, const Value& value, bool assign) {
+    if (word.none()) return Outcome::full;
+    const auto outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      return write_entry(word, leaf, [&] { return leaf.insert(code, value, assign); });
+    });
+    if (outcome == Outcome::done) {
+      tree_.forget_order(word);
+      tree_.set_size(tree_.size() + 1);
+    }
+    return outcome;
+  }
+
+  [[gnu::noinline]] Outcome put_with_room(std::uint64_t code, const Value& value, bool assign) {
+    const Value stored = value;  // of one of this map's, which moves
+    for (;;) {
       make_room(code);
     }
   }
@@ -370,6 +377,8 @@ class CodeMap {
     });
     if (outcome == Outcome::absent) return false;
     tree_.forget_order(word);
+      const auto outcome = put_if_room(tree_.leaf(code), code, stored, assign);
+      if (outcome != Outcome::full) return outcome;
     tree_.set_size(tree_.size() - 1);
     if (outcome == Outcome::sparse) compact(code);
     return true;

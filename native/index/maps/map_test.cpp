@@ -244,6 +244,30 @@ void test_failed_moves() {
   CHECK((++at)->first == 502 && (--at)->first == 500 && (--at)->first == 498);
 }
 
+// Values of the map itself, in their place: they move where room is made for another entry.
+void test_own_values(Leaf leaf) {
+  CodeMap<std::uint64_t> map({.leaf = leaf, .fragment_keys = 32, .leaf_keys = 32});
+  Reference reference;
+  for (std::uint64_t code = 0; code < 10; ++code) reference[code << 40] = code;
+  for (const auto& [code, value] : reference) map.insert(code, value);
+  std::mt19937_64 engine(5);
+  for (int i = 0; i < 5000; ++i) {
+    const auto code = engine() >> 20;
+    const auto from = reference.upper_bound(engine() >> 20);
+    const auto [first, value] = from == reference.end() ? *reference.begin() : *from;
+    if (i % 2 == 0) {
+      map.insert_or_assign(code, *map.find(first));
+      reference.insert_or_assign(code, value);
+    } else {
+      std::uint64_t stored = 0;
+      map.find_or_insert(code, *map.find(first), stored);
+      CHECK(stored == reference.try_emplace(code, value).first->second);
+    }
+  }
+  for (const auto& [code, value] : reference) CHECK(*map.find(code) == value);
+  map.verify();
+}
+
 // Erasing and clearing give memory back, and a small map takes little.
 void test_memory_comes_back() {
   using Limit = CodeMap<std::uint64_t, Exclusive, Limited<std::byte>>;
@@ -323,6 +347,9 @@ int main() {
   test_largest_leaves<Large>(Leaf::log);
   test_largest_leaves<std::uint64_t>(Leaf::log);
   test_largest_leaves<std::uint64_t>(Leaf::hashed);
+  for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
+    test_own_values(leaf);
+  }
   test_iterators_at_erased_keys();
   test_failed_moves();
   test_failed_build();
