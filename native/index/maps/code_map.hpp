@@ -46,11 +46,22 @@ class CodeMap {
   explicit CodeMap(const Configuration& configuration, const Allocator& allocator = {})
       : tree_((configuration.validate(), configuration), allocator) {}
   CodeMap(CodeMap&&) noexcept = default;
-  CodeMap(const CodeMap& other) : CodeMap(other.configuration(), other.tree_.memory.allocator()) {
+  CodeMap(const CodeMap& other)
+      : CodeMap(other.configuration(), detail::allocator_of_copy(other.allocator())) {
     copy_from(other);
   }
-  CodeMap& operator=(CodeMap&&) noexcept = default;
-  CodeMap& operator=(const CodeMap& other) { return *this = CodeMap(other); }
+  CodeMap& operator=(CodeMap&& other) noexcept(detail::kMovesMemory<Allocator>) {
+    if (detail::moves_memory(allocator(), other.allocator())) {
+      tree_ = std::move(other.tree_);
+    } else {
+      become_copy(other, allocator());
+    }
+    return *this;
+  }
+  CodeMap& operator=(const CodeMap& other) {
+    become_copy(other, detail::allocator_assigned(allocator(), other.allocator()));
+    return *this;
+  }
 
   // Replaces everything. Codes in any order; of equal ones the last counts.
   void build(const std::uint64_t* codes, const Value* values, std::size_t count, int threads = 1) {
@@ -295,13 +306,12 @@ class CodeMap {
   void shrink_to_fit()
     requires(!Sharing::kShared)
   {
-    CodeMap fresh(*this);
     auto statistics = tree_.statistics;
     ++statistics.changes;
     statistics.moved_keys += size();
     statistics.largest_change_keys =
         std::max<std::uint64_t>(statistics.largest_change_keys, size());
-    *this = std::move(fresh);
+    become_copy(*this, allocator());
     tree_.statistics = statistics;
   }
 
@@ -367,6 +377,8 @@ class CodeMap {
     const Value stored = value;  // of one of this map's, which moves
     for (;;) {
       make_room(code);
+      const auto outcome = put_if_room(tree_.leaf(code), code, stored, assign);
+      if (outcome != Outcome::full) return outcome;
     }
   }
 
@@ -377,8 +389,6 @@ class CodeMap {
     });
     if (outcome == Outcome::absent) return false;
     tree_.forget_order(word);
-      const auto outcome = put_if_room(tree_.leaf(code), code, stored, assign);
-      if (outcome != Outcome::full) return outcome;
     tree_.set_size(tree_.size() - 1);
     if (outcome == Outcome::sparse) compact(code);
     return true;
@@ -442,6 +452,13 @@ class CodeMap {
       tree_.state.read(word.to(), [&] { any = leaf.max(code); });
       return any;
     });
+  }
+
+  // `allocator`: this map's, or the other's that goes along.
+  void become_copy(const CodeMap& other, const Allocator& allocator) {
+    CodeMap copy(other.configuration(), allocator);
+    copy.copy_from(other);
+    tree_ = std::move(copy.tree_);
   }
 
   void copy_from(const CodeMap& other) {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <memory_resource>
 #include <ranges>
 #include <stdexcept>
 #include <string>
@@ -359,9 +360,68 @@ void test_values_of_bool() {
   }
 }
 
+// Memory of its own, which has to be given back whole.
+class CountedMemory final : public std::pmr::memory_resource {
+ public:
+  ~CountedMemory() override { CHECK(bytes_ == 0); }
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    auto* block = std::pmr::new_delete_resource()->allocate(bytes, alignment);
+    bytes_ += bytes;
+    return block;
+  }
+  void do_deallocate(void* block, std::size_t bytes, std::size_t alignment) override {
+    bytes_ -= bytes;
+    std::pmr::new_delete_resource()->deallocate(block, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+
+  std::size_t bytes_ = 0;
+};
+
+// Of std::pmr: erasing and moving did not compile. An assigned map keeps its own allocator, as it
+// may live longer than the other's memory.
+void test_memory_resources() {
+  using Allocator = std::pmr::polymorphic_allocator<std::byte>;
+  using Tested = Map<int, int, Exclusive, Allocator>;
+  static_assert(std::is_nothrow_move_assignable_v<Map<int, int>>);
+  static_assert(!std::is_nothrow_move_assignable_v<Tested>);
+  CountedMemory lasting;
+  Tested last(Configuration{}, &lasting);
+  Multimap<int, int, Exclusive, Allocator> values(multimap_configuration(), &lasting);
+  {
+    CountedMemory temporary;
+    Tested map(Configuration{}, &temporary);
+    for (int key = 0; key < 100'000; ++key) map.insert({key, -key});
+    for (int key = 0; key < 100'000; ++key) {
+      if (key % 50 != 0) map.erase(key);
+    }
+    const Tested copy(map);
+    CHECK(copy.get_allocator() == Allocator() && copy == map);
+    last = map;
+    CHECK(last.get_allocator() == Allocator(&lasting) && last == copy);
+    last.clear();
+    last = std::move(map);
+    CHECK(last.get_allocator() == Allocator(&lasting) && last == copy);
+    Tested moved(std::move(last));
+    last = std::move(moved);
+    CHECK(last.get_allocator() == Allocator(&lasting) && last == copy);
+    Multimap<int, int, Exclusive, Allocator> appended(multimap_configuration(), &temporary);
+    for (int i = 0; i < 200'000; ++i) appended.append(i % 100 == 0 ? i : 7, i);
+    values = appended;
+    CHECK(values.size() == appended.size() && values.count(7) == appended.count(7));
+    values = std::move(appended);
+  }
+  CHECK(last.size() == 2'000 && last.at(50) == -50 && values.count(7) == 198'000);
+  last.codes().verify();
+  values.verify();
+}
+
 }  // namespace
 
 int main() {
+  test_memory_resources();
   test_maps_of_braces();
   test_values_of_bool<Leaf::hashed, Exclusive>();
   test_values_of_bool<Leaf::gapped, Exclusive>();

@@ -69,22 +69,22 @@ class Multimap {
       : tree_(std::move(other.tree_)), sealed_(tree_.memory.allocator()) {
     sealed_.swap(other.sealed_);
   }
-  Multimap& operator=(Multimap&& other) noexcept {
-    std::swap(tree_, other.tree_);
-    sealed_.swap(other.sealed_);
+  Multimap& operator=(Multimap&& other) noexcept(detail::kMovesMemory<Allocator>) {
+    if (detail::moves_memory(allocator(), other.allocator())) {
+      exchange(other);
+    } else {
+      become_copy(other, allocator());
+    }
     return *this;
   }
   Multimap(const Multimap& other)
-      : Multimap(other.configuration(), other.tree_.memory.allocator()) {
-    Vector<std::uint64_t> codes(tree_.memory.allocator());
-    Vector<Element<Value>> values(tree_.memory.allocator());
-    for (auto item : other) {
-      codes.push_back(encode(item.key));
-      values.push_back(item.value);
-    }
-    build_sorted({codes.data(), value_array<Value>(values), codes.size()});
+      : Multimap(other.configuration(), detail::allocator_of_copy(other.allocator())) {
+    copy_from(other);
   }
-  Multimap& operator=(const Multimap& other) { return *this = Multimap(other); }
+  Multimap& operator=(const Multimap& other) {
+    become_copy(other, detail::allocator_assigned(allocator(), other.allocator()));
+    return *this;
+  }
   ~Multimap() { sealed_.clear(tree_.memory); }
 
   // Replaces everything. Keys in any order. `values` may be null if values are empty.
@@ -168,6 +168,7 @@ class Multimap {
     return copied;
   }
 
+  Allocator allocator() const { return tree_.memory.allocator(); }
   const Configuration& configuration() const { return tree_.configuration; }
   Statistics statistics() const;
   // Throws std::logic_error naming the invariant that is broken.
@@ -191,6 +192,26 @@ class Multimap {
       throw std::invalid_argument(std::string("multimap: leaf is ") + name + ", needs log");
     }
     return configuration;
+  }
+
+  void exchange(Multimap& other) noexcept {
+    tree_ = std::move(other.tree_);
+    sealed_.swap(other.sealed_);
+  }
+  // `allocator`: this map's, or the other's that goes along.
+  void become_copy(const Multimap& other, const Allocator& allocator) {
+    Multimap copy(other.configuration(), allocator);
+    copy.copy_from(other);
+    exchange(copy);
+  }
+  void copy_from(const Multimap& other) {
+    Vector<std::uint64_t> codes(tree_.memory.allocator());
+    Vector<Element<Value>> values(tree_.memory.allocator());
+    for (auto item : other) {
+      codes.push_back(encode(item.key));
+      values.push_back(item.value);
+    }
+    build_sorted({codes.data(), value_array<Value>(values), codes.size()});
   }
 
   // Fetches the ends of the leaves of some keys into the cache, all headers first.

@@ -30,7 +30,7 @@ class SealedLeaves {
 
   // Leaves keep their order; none is empty.
   void add(std::uint64_t code, Word word) {
-    auto& blocks = by_code_.try_emplace(code, by_code_.get_allocator()).first->second;
+    auto& blocks = by_code_.try_emplace(code, Blocks(by_code_.get_allocator())).first->second;
     try {
       blocks.push_back(word);
     } catch (...) {

@@ -58,6 +58,26 @@ inline void advise_huge_pages([[maybe_unused]] void* begin, [[maybe_unused]] std
 #endif
 }
 
+// What containers do with allocators, by the traits of these: the allocator of a copy, that of a
+// container after an assignment, and whether one that is moved brings its memory along.
+template <class Allocator>
+Allocator allocator_of_copy(const Allocator& own) {
+  return std::allocator_traits<Allocator>::select_on_container_copy_construction(own);
+}
+template <class Allocator>
+Allocator allocator_assigned(const Allocator& own, const Allocator& other) {
+  using Traits = std::allocator_traits<Allocator>;
+  return Traits::propagate_on_container_copy_assignment::value ? other : own;
+}
+template <class Allocator>
+constexpr bool kMovesMemory =
+    std::allocator_traits<Allocator>::propagate_on_container_move_assignment::value ||
+    std::allocator_traits<Allocator>::is_always_equal::value;
+template <class Allocator>
+bool moves_memory(const Allocator& own, const Allocator& other) {
+  return kMovesMemory<Allocator> || own == other;
+}
+
 // Slabs of any allocator are arrays of chunks. Those of `std::allocator` come from where it takes
 // its memory, which can be asked for one line less.
 template <class Allocator>
@@ -264,8 +284,9 @@ class Arena {
 
   const Allocator& allocator() const { return allocator_; }
 
+  // Needs equal allocators, or such as go along with their memory.
   void swap(Arena& other) noexcept {
-    std::swap(allocator_, other.allocator_);
+    if constexpr (std::is_swappable_v<Allocator>) std::swap(allocator_, other.allocator_);
     std::swap(slab_, other.slab_);
     std::swap(newest_, other.newest_);
     std::swap(chunks_left_, other.chunks_left_);
