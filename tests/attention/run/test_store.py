@@ -105,7 +105,7 @@ def test_codes_of_kernels_and_of_tensors_are_the_same(
     actions=st.lists(
         st.one_of(
             st.tuples(st.just("append"), st.integers(1, 150)),
-            st.tuples(st.just("crop"), st.integers(0, 70)),
+            st.tuples(st.just("crop"), st.integers(0, 200)),
             st.tuples(st.just("select"), st.integers(0, 7)),
         ),
         max_size=12,
@@ -123,12 +123,7 @@ def test_any_order_of_changes_leaves_what_a_list_of_tokens_has(
             store.append(*more)
             keys, values = torch.cat([keys, more[0]], 2), torch.cat([values, more[1]], 2)
         elif action == "crop" and number <= store.tokens:
-            try:
-                store.crop(number)
-            except AttentionError:
-                assert form is StorageFormat.INT4
-                assert (store.tokens - number) % GROUP_TOKENS
-                continue
+            store.crop(number)
             left = keys.shape[2] - number
             keys, values = keys[:, :, :left], values[:, :, :left]
         elif action == "select":
@@ -144,16 +139,29 @@ def test_any_order_of_changes_leaves_what_a_list_of_tokens_has(
             assert torch.equal(loaded_values, values)
             bound = BOUNDS[form] * float(keys.abs().max())
             assert float((loaded_keys - keys).abs().max()) <= bound
+            if action == "crop":  # what stays of an opened group may get codes of its codes
+                keys = loaded_keys.clone()
 
 
-def test_keys_of_four_bits_can_lose_the_newest_complete_group() -> None:
-    store = store_of(StorageFormat.INT4)
-    store.append(*tokens_of(2 * GROUP_TOKENS + 10))
-    store.crop(10 + GROUP_TOKENS // 2)
-    assert store.tokens == GROUP_TOKENS + GROUP_TOKENS // 2
-    with pytest.raises(AttentionError, match="keep their 16-bit copy from token 64 on"):
-        store.crop(GROUP_TOKENS)
-    assert store.tokens == GROUP_TOKENS + GROUP_TOKENS // 2
+def test_keys_of_four_bits_whose_group_is_opened_are_those_of_their_codes() -> None:
+    """So many could not be removed: text that an assistant proposed beyond a group of tokens ended
+    in an error, and so did the prefix of a text."""
+    for left in (GROUP_TOKENS + 20, 2 * GROUP_TOKENS, 5 * GROUP_TOKENS + 1):
+        store = store_of(StorageFormat.INT4, capacity=None if left % 2 else 600)
+        store.append(*tokens_of(500))
+        before, values = store.load()
+        store.crop(500 - left)
+        assert torch.equal(store.load()[0], before[:, :, :left])
+        keys, more_values = tokens_of(100, seed=1)
+        store.append(keys, more_values)
+        groups = left // GROUP_TOKENS * GROUP_TOKENS
+        after, after_values = store.load()
+        assert torch.equal(after[:, :, :groups], before[:, :, :groups])
+        expected = torch.cat([before[:, :, :left], keys], dim=2)
+        assert float((after - expected).abs().max()) <= float(expected.abs().max()) / 15
+        assert torch.equal(after_values, torch.cat([values[:, :, :left], more_values], dim=2))
+    with pytest.raises(AttentionError, match="cannot remove 1000 tokens of"):
+        store.crop(1000)
 
 
 def test_a_full_store_refuses_more_and_keeps_what_it_has() -> None:

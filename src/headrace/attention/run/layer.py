@@ -393,10 +393,11 @@ class LayerCache:
             self._store.append(heads_of(keys, membership.stored), values)
 
     def check_crop(self, tokens: int) -> None:
-        """Refuse to remove the newest tokens where `crop` cannot: `KeyValueStore.check_crop`."""
+        """Refuse to remove more tokens than there are."""
         if self._store is not None:
             self._store.check_crop(tokens)
 
+    @_without_modes()
     def crop(self, tokens: int) -> None:
         """Remove the newest tokens; see `KeyValueStore.crop`.
 

@@ -114,20 +114,27 @@ class RowFormat:
             case _:
                 rows.codes[:, :, tokens] = numbers
 
-    def load(self, rows: StoredRows, tokens: int, dtype: torch.dtype) -> Tensor:
-        """Return the first tokens' numbers: a view where they are stored in the model's type."""
-        codes = rows.codes[:, :, :tokens]
+    def load(self, rows: StoredRows, tokens: int, dtype: torch.dtype, *, first: int = 0) -> Tensor:
+        """Return the numbers of consecutive tokens: a view where they have the model's type.
+
+        Parameters
+        ----------
+        first : of the tokens; of keys of 4 bits the first of a group.
+        """
+        part = slice(first, first + tokens)
+        codes = rows.codes[:, :, part]
         match self.native:
             case AttentionFormat.INT8:
                 assert rows.scales is not None
-                return (codes * rows.scales[:, :, :tokens, None]).to(dtype)
+                return (codes * rows.scales[:, :, part, None]).to(dtype)
             case AttentionFormat.INT4:
                 assert rows.scales is not None
-                unit, zero = rows.scales[:, :, :tokens].float().unbind(-1)
+                unit, zero = rows.scales[:, :, part].float().unbind(-1)
                 return (spread(codes) * unit[..., None] + zero[..., None]).to(dtype)
             case AttentionFormat.INT4_GROUPS:
                 assert rows.scales is not None
-                unit, zero = rows.scales[:, :, : tokens // GROUP_TOKENS].float().unbind(-2)
+                groups = slice(first // GROUP_TOKENS, part.stop // GROUP_TOKENS)
+                unit, zero = rows.scales[:, :, groups].float().unbind(-2)
                 numbers = _in_groups(spread(codes)) * unit[..., None, :] + zero[..., None, :]
                 return numbers.flatten(2, 3).to(dtype)
             case _:

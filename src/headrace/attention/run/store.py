@@ -230,24 +230,20 @@ class KeyValueStore:
         return _joined(keys), _joined(values)
 
     def check_crop(self, tokens: int) -> None:
-        """Refuse to remove the newest tokens where `crop` cannot.
+        """Refuse to remove more tokens than the store has.
 
         Raises
         ------
-        AttentionError : the store has fewer tokens, or keys of 4 bits have no copy in the model's
-            type so far back.
+        AttentionError
         """
-        left = self.tokens - tokens
-        if left < 0:
+        if tokens > self.tokens:
             raise AttentionError(f"cannot remove {tokens} tokens of {self.tokens}")
-        if self._tail is not None and left % GROUP_TOKENS and left < self._tail_first:
-            raise AttentionError(
-                f"cannot remove {tokens} tokens of {self.tokens}: keys of 4 bits keep their 16-bit "
-                f"copy from token {self._tail_first} on; keys of 8 bits can be cropped anywhere"
-            )
 
     def crop(self, tokens: int) -> None:
         """Remove the newest tokens.
+
+        Of keys of 4 bits, those of a group that is not complete any more are read from their codes
+        where the tail does not have them.
 
         Raises
         ------
@@ -255,7 +251,22 @@ class KeyValueStore:
         """
         self.check_crop(tokens)
         left = self.tokens - tokens
-        self.tokens, self._tail_first = left, min(left, self._tail_first)
+        opened = left // GROUP_TOKENS * GROUP_TOKENS
+        tail = self._tail
+        if tail is not None and left < self._tail_first:
+            tail = tail.new_empty(tail.shape)
+            tail[:, :, : left - opened] = self._coded_keys(opened, left - opened)
+        # in one statement: an interrupt may come before it or after it
+        self.tokens, self._tail, self._tail_first = left, tail, min(opened, self._tail_first)
+
+    def _coded_keys(self, token: int, count: int) -> Tensor:
+        """Return the keys of some tokens of a group of 4 bits, from the group's first on."""
+        for block in self._blocks:
+            if token < block.capacity:
+                group = self._keys.load(block.keys, GROUP_TOKENS, self.dtype, first=token)
+                return group[:, :, :count]
+            token -= block.capacity
+        raise AssertionError(token)
 
     def select(self, requests: Tensor) -> "KeyValueStore":
         """Return a store of some requests, each any number of times, in this order."""
