@@ -31,7 +31,7 @@ SMALLER = {
     "--budget 6GiB": "--budget 6MiB --effort quick",
     "testbed.toml": "examples/testbed-2x2.toml",
     "measure ./model": "measure ./model --samples 8 --sample-tokens 64",
-    "plan ./model": "plan ./model --tokens 200 --sample-tokens 100",
+    "plan ./model": "plan ./model --tokens 256 --sample-tokens 128",
     "evaluate ./model": "evaluate ./model --tokens 200 --sample-tokens 100",
     "adapt ./model": "adapt ./model --tokens 1000 --sample-tokens 100",
     "measure --model package.module:build": "measure --model package.module:step --steps 3",

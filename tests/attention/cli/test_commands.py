@@ -56,7 +56,7 @@ def plan(folder: Path, profile: Path) -> Path:
     path = profile.with_name("plan.json")
     output = invoke(
         *("attention", "plan", folder, "--profile", profile, "-o", path, "--loss", 0.5),
-        *("--tokens", 200, "--sample-tokens", 100),
+        *("--tokens", 256, "--sample-tokens", 128),
     )
     assert "bytes against loss" in output
     assert "requests that fit into 16 GiB" in output
@@ -92,7 +92,7 @@ def test_a_plan_names_the_text_that_its_losses_are_of(
     text, path = tmp_path / "own.txt", tmp_path / "own.plan"
     text.write_text("the value of an object " * 60)
     arguments = ("attention", "plan", folder, "--profile", profile, "-o", path, "--loss", 0)
-    output = invoke(*arguments, "--text", text, "--sample-tokens", 50)
+    output = invoke(*arguments, "--text", text, "--sample-tokens", 128)
     assert AttentionPlan.load(path).text == text_digest(text_of_files([text]))
     tokens = AttentionPlan.load(path).provenance["tokens"]
     assert f"Losses are of {tokens:,} tokens, not 20,480: the text has no more." in output
@@ -167,6 +167,20 @@ def test_a_folders_options_of_generation_are_none_of_caches(
     assert own["text"] == planned["text"]
 
 
+def test_a_tokenizers_types_of_tokens_are_not_passed_to_a_model_without(
+    folder: Path, plan: Path, tmp_path: Path
+) -> None:
+    """ValueError of Transformers: the model does not use token_type_ids."""
+    typed = shutil.copytree(folder, tmp_path / "typed")
+    config = json.loads((typed / "tokenizer_config.json").read_text())
+    config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (typed / "tokenizer_config.json").write_text(json.dumps(config))
+    output = invoke(
+        "attention", "run", typed, "--plan", plan, "--prompt", "the value", "--new-tokens", 2
+    )
+    assert "plan's" in output
+
+
 def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:
     output = invoke(
         "attention", "run", folder, "--plan", plan, "--prompt", "the value of", "--new-tokens", 5
@@ -226,15 +240,39 @@ def test_options_that_nothing_uses_are_refused(folder: Path, plan: Path, tmp_pat
             evaluate._check_effects(["arc_easy"], ["arc_easy"], {"--tokens": None, **options})
 
 
+def test_texts_too_short_to_be_compressed_tell_no_loss(
+    folder: Path, profile: Path, tmp_path: Path
+) -> None:
+    """Plans had keys of 4 bits, or of fewer heads, whose loss was that of none, and evaluations
+    printed it."""
+    output = tmp_path / "out.plan"
+    arguments = ("attention", "plan", folder, "--profile", profile, "-o", output)
+    result = RUN.invoke(app, [*map(str, arguments), "--sample-tokens", "64"])
+    assert result.exit_code == 2
+    assert "--sample-tokens" in result.output
+    model, path = model_of("llama"), tmp_path / "short.plan"
+    for plan, least in (
+        (with_bits(plain_plan(model), StorageFormat.INT4, StorageFormat.INT8), 64),
+        (replace(shared_plan(model, fixed=False), first_tokens=30), 30),
+    ):
+        plan.save(path)
+        evaluation = ("attention", "evaluate", folder, "--plan", path)
+        for options in ((), ("--tasks", "continuation", "--limit", 4)):
+            tokens = least + 16 * bool(options)
+            error = invoke(*evaluation, *options, "--sample-tokens", tokens, code=1)
+            assert f"texts of {least} tokens, whose keys the plan does not" in error
+    assert "added" in invoke(*evaluation, "--sample-tokens", 31, "--tokens", 62)
+
+
 def test_one_sample_has_no_standard_error(
     folder: Path, profile: Path, plan: Path, tmp_path: Path
 ) -> None:
     """It was 0, as if the loss was exact: a plan was held against the loss alone."""
-    path, sizes = tmp_path / "plan.json", ("--tokens", 100, "--sample-tokens", 100)
+    path, sizes = tmp_path / "plan.json", ("--tokens", 128, "--sample-tokens", 128)
     refusal = invoke(
         *("attention", "plan", folder, "--profile", profile, "-o", path, *sizes), code=1
     )
-    assert "losses are of one sample of 100 tokens, needs two: their standard error" in refusal
+    assert "losses are of one sample of 128 tokens, needs two: their standard error" in refusal
     assert not path.exists()
     evaluation = ("attention", "evaluate", folder, "--plan", plan, *sizes)
     assert "(one sample, without a standard error)" in " ".join(invoke(*evaluation).split())

@@ -19,6 +19,7 @@ from headrace.attention.cli.models import (
     load_folder,
 )
 from headrace.attention.errors import AttentionError
+from headrace.attention.plan.formats import GROUP_TOKENS, StorageFormat
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
 from headrace.cli.options import count, flag, refuse_without_effect
@@ -175,11 +176,14 @@ def evaluate_command(
 
     if names is None:
         size = sample_tokens or _LOSS_TOKENS
+        _check_length(cache_plan, size)
         losses = _losses(model, cache_plan, samples(-(-(tokens or _TOKENS) // size), size))
         return EvaluationResult(share=cache_plan.share, loss=losses, scores=[])
     scores: list[ScoreResult] = []
     if _CONTINUATION in names:
-        questions = samples(limit or _QUESTIONS, sample_tokens or _QUESTION_TOKENS)
+        size = sample_tokens or _QUESTION_TOKENS
+        _check_length(cache_plan, size - _CONTINUATION_TOKENS)
+        questions = samples(limit or _QUESTIONS, size)
         scores.append(_continuation_score(model, cache_plan, questions))
     if others:
         most = limit or _QUESTIONS
@@ -188,6 +192,21 @@ def evaluate_command(
         )
     _print_scores(scores, cache_plan.share)
     return EvaluationResult(share=cache_plan.share, loss=None, scores=scores)
+
+
+def _check_length(plan: AttentionPlan, tokens: int) -> None:
+    """Raise AttentionError if texts of so many tokens do not show what a plan loses.
+
+    Keys have no 4 bits in a group that is not complete, and all heads before these are clustered.
+    """
+    grouped = any(layer.keys is StorageFormat.INT4 for layer in plan.layers)
+    clustered = any(layer.clustered and layer.representatives is None for layer in plan.layers)
+    least = max(GROUP_TOKENS * grouped, plan.first_tokens * clustered)
+    if 0 < tokens <= least:
+        raise AttentionError(
+            f"--sample-tokens leave texts of {tokens} tokens, whose keys the plan does not "
+            f"compress: needs more than {least}"
+        )
 
 
 def _print_scores(scores: list[ScoreResult], share: float) -> None:

@@ -11,7 +11,6 @@ import typer
 
 from headrace.attention.cli.models import (
     FolderArgument,
-    SampleTokens,
     TextOption,
     TypeOption,
     check_positions,
@@ -20,6 +19,7 @@ from headrace.attention.cli.models import (
 )
 from headrace.attention.cli.show import cache_tables
 from headrace.attention.errors import AttentionError
+from headrace.attention.plan.formats import GROUP_TOKENS
 from headrace.attention.plan.plan import AttentionPlan, FrontierPoint
 from headrace.attention.profile import AttentionProfile
 from headrace.cli.answers import WrittenFile, result_of
@@ -75,7 +75,13 @@ def cache_plan_command(
         int | None,
         typer.Option(help="Tokens of text to read.", min=1, show_default=str(_TOKENS)),
     ] = None,
-    sample_tokens: SampleTokens = 1024,
+    sample_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of a sample; those of the first 64 say little of keys of 4 bits.",
+            min=2 * GROUP_TOKENS,
+        ),
+    ] = 1024,
     method: Annotated[
         PlanMethod,
         typer.Option(
