@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     TaskManager: Any
     dataset_settings: Any
+    normalize_gen_kwargs: Any
     simple_evaluate: Any
 else:
     import datasets
     from lm_eval import simple_evaluate as simple_evaluate
     from lm_eval.api.model import TemplateLM as TemplateLM
+    from lm_eval.models.utils import normalize_gen_kwargs as normalize_gen_kwargs
     from lm_eval.tasks import TaskManager as TaskManager
 
     dataset_settings = datasets.config

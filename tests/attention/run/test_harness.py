@@ -1,14 +1,19 @@
 """Tasks of lm-eval on a small model: the user's own, in lm-eval's format; nothing is downloaded."""
 
+import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from headrace.attention import StorageFormat
+from headrace.attention import AttentionError, StorageFormat
+from headrace.attention.cli.models import load_folder
+from headrace.attention.run.compress import evaluated
 from headrace.cli.app import app
+from tests.attention.folders import write_model
 from tests.attention.models import model_of, plain_plan, with_bits
 
 pytest.importorskip("lm_eval")
@@ -146,3 +151,56 @@ def test_a_text_that_its_tokenizer_begins_has_one_beginning(folder: Path) -> Non
         with torch.no_grad():
             scores += adapter.loglikelihood_rolling([text])
     assert scores[0] == scores[1]
+
+
+def test_answers_are_of_the_length_and_sampling_that_a_task_asks_lm_eval_for(folder: Path) -> None:
+    """Other names of the length were ignored, 256 tokens in their place, and so was a temperature
+    alone; a length beyond the model's positions was an IndexError, or no text."""
+    from lm_eval.api.instance import Instance
+    from transformers import AutoTokenizer
+
+    from headrace.attention.run.harness import _Adapter
+
+    model: Any = copy.deepcopy(model_of("llama"))
+    asked: list[dict[str, Any]] = []
+
+    def generate(input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        asked.append(options)
+        return input_ids
+
+    model.generate = generate
+    adapter = _Adapter(model, AutoTokenizer.from_pretrained(folder), None, lambda *_: None)
+
+    def answer(**options: Any) -> dict[str, Any]:
+        adapter.generate_until([Instance("generate_until", {}, ("the value of", options), 0)])
+        return asked[-1]
+
+    assert answer(until=["."])["max_new_tokens"] == 256
+    for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"):
+        assert answer(until=None, **{name: 7})["max_new_tokens"] == 7
+    sampled = answer(until=".", temperature=0.7, top_p=0.9)
+    assert (sampled["do_sample"], sampled["temperature"], sampled["top_p"]) == (True, 0.7, 0.9)
+    greedy = answer(do_sample=False, temperature=0.7, num_beams=2)
+    assert (greedy["do_sample"], greedy["num_beams"]) == (False, 2)
+    assert "temperature" not in greedy
+    with pytest.raises(AttentionError, match="answers of 2048 tokens, the model has positions for"):
+        answer(max_gen_toks=2048)
+
+
+def test_a_folders_options_of_generation_are_none_of_a_tasks_caches(tmp_path: Path) -> None:
+    """The plan's cache was refused, and an answer was none of tokens."""
+    from lm_eval.api.instance import Instance
+
+    from headrace.attention.run.harness import _Adapter
+
+    model = copy.deepcopy(model_of("llama"))
+    model.generation_config.update(cache_implementation="static", return_dict_in_generate=True)
+    loaded, tokenizer = load_folder(write_model(tmp_path, model), "float32")
+    plan = with_bits(plain_plan(model), StorageFormat.INT8, StorageFormat.INT8)
+    request = Instance("generate_until", {}, ("the value of", {"max_gen_toks": 4}), 0)
+    for used in (None, plan):
+        adapter = _Adapter(loaded, tokenizer, used, lambda *_: None)
+        with evaluated(loaded, used):
+            (answer,) = adapter.generate_until([request])
+        assert isinstance(answer, str)
+        assert adapter.compressed == (used is not None)

@@ -64,6 +64,10 @@ def load_folder(folder: Path, dtype: str) -> "tuple[Module, Any]":
             f"{folder}: its weights lack {len(lacking)} parameters of a {type(model).__name__}, "
             f"{lacking[0]} among them: they are another model's than config.json"
         )
+    # the folder's options may ask for other caches, or for other results of generate
+    model.generation_config.update(
+        use_cache=True, cache_implementation=None, return_dict_in_generate=False
+    )
     return model.eval(), tokenizer
 
 

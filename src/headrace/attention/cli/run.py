@@ -62,7 +62,7 @@ def continue_command(
     import headrace.attention
     from headrace.attention.run.layer import SHARED
 
-    inputs = tokenizer(prompt, return_tensors="pt")
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     if not inputs["input_ids"].numel():
         raise AttentionError("--prompt has no tokens, needs at least one")
     check_positions(model, inputs["input_ids"].shape[1] + new_tokens, "--prompt and --new-tokens")
@@ -72,9 +72,6 @@ def continue_command(
         "model's own": DynamicCache(),
         "plan's": headrace.attention.cache(model, cache_plan),
     }
-    # the folder's may ask for other caches, or for other results
-    options: Any = model.generation_config
-    options.update(use_cache=True, cache_implementation=None, return_dict_in_generate=False)
     for name, cache in caches.items():
         own = isinstance(cache, DynamicCache)
         began = time.perf_counter()

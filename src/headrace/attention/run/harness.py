@@ -14,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
-from headrace.attention.lm_eval import TaskManager, TemplateLM, dataset_settings, simple_evaluate
+from headrace.attention.lm_eval import (
+    TaskManager,
+    TemplateLM,
+    dataset_settings,
+    normalize_gen_kwargs,
+    simple_evaluate,
+)
 from headrace.attention.measure.likeness import SampleProgress
 from headrace.attention.models import position_limit
 from headrace.attention.plan.plan import AttentionPlan
@@ -229,25 +235,29 @@ class _Adapter(TemplateLM):
             answers.append(self._answer(*request.args))
         return answers
 
-    def _answer(self, context: str, options: dict[str, Any]) -> str:
-        until = options.get("until") or []
-        stops = [until] if isinstance(until, str) else [stop for stop in until if stop]
-        length = int(options.get("max_gen_toks", _NEW_TOKENS))
+    def _answer(self, context: str, request: dict[str, Any]) -> str:
+        options = normalize_gen_kwargs(request, _NEW_TOKENS)
+        until, length = options.pop("until"), options.pop("max_gen_toks")
+        stops = [stop for stop in (*until, self.tokenizer.eos_token) if stop]
+        if not options["do_sample"]:
+            options.pop("temperature", None)  # 0, of which `generate` warns
         tokens = self.tok_encode(context) or [self.prefix_token_id]
         limit = position_limit(self._model)
         if limit is not None:
-            tokens = tokens[-max(1, limit - length) :]
+            if length >= limit:
+                raise AttentionError(
+                    f"a task asks for answers of {length} tokens, the model has positions for "
+                    f"{limit}: leave it out, or lower its max_gen_toks in a --task-folder"
+                )
+            tokens = tokens[length - limit :]
         inputs = torch.tensor([tokens], device=next(self._model.parameters()).device)
         cache = None if self._plan is None else CompressedCache(self._plan)
-        sampling = {name: options[name] for name in _SAMPLING if name in options}
         model: Any = self._model
         output = model.generate(
             input_ids=inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=length,
-            do_sample=bool(options.get("do_sample", False)),
-            use_cache=True,
-            **(sampling if options.get("do_sample") else {}),
+            **options,
             stopping_criteria=[self._ended(len(tokens), stops)],
             **({} if cache is None else {"cache": cache}),
         )
@@ -274,6 +284,3 @@ class _Adapter(TemplateLM):
 def _first_of(*tokens: int | None) -> int:
     """Return the first token that a tokenizer has."""
     return next((token for token in tokens if token is not None), 0)
-
-
-_SAMPLING = ("temperature", "top_p", "top_k")
