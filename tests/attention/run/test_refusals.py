@@ -199,6 +199,7 @@ def test_a_decoder_is_served_without_the_text_that_it_may_attend_to() -> None:
     [
         ({"cache_implementation": "quantized"}, "cache_implementation is 'quantized'"),
         ({"use_cache": False}, "use_cache is False, in the call or"),
+        ({"use_mtp": True}, "use_mtp is True: the layers that predict"),
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions is True"),
     ],
 )

@@ -526,3 +526,17 @@ def test_requests_are_selected_as_in_caches_of_transformers(places: Any) -> None
         model(text[:, :8], cache=cache)
         cache.batch_select_indices(places)
         torch.testing.assert_close(model(text[places, 8:], cache=cache).logits, expected)
+
+
+@torch.no_grad()
+def test_a_cache_tells_whether_it_has_tokens() -> None:
+    """It had none, whatever it held: models that ask took every call for the first of a text."""
+    model = model_of("llama")
+    plan = plain_plan(model)
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        assert not cache.is_initialized
+        model(tokens_of(), cache=cache)
+        assert cache.is_initialized
+        cache.reset()
+        assert not cache.is_initialized

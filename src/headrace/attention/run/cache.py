@@ -161,6 +161,11 @@ class CompressedCache(Cache):
             f"{self.allocated_bytes} bytes>"
         )
 
+    @property
+    def is_initialized(self) -> bool:
+        """True if there are tokens: some models mask the first call of a text otherwise."""
+        return self._compressed[0].layer.tokens > 0
+
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the newest tokens from all layers, or from none: see `CompressedLayer.crop`."""
         for layer in self._compressed:

@@ -182,7 +182,7 @@ def _check_new_tokens(
 
 
 def _check_generation(option: Callable[[str], Any]) -> None:
-    """Refuse generation without a cache, and with one that the options ask Transformers for.
+    """Refuse generation without a cache, and with one of Transformers that the options ask for.
 
     Raises
     ------
@@ -197,6 +197,11 @@ def _check_generation(option: Callable[[str], Any]) -> None:
         raise AttentionError(
             "use_cache is False, in the call or in the model's generation_config: pass "
             "use_cache=True, or generate outside compress"
+        )
+    if option("use_mtp"):
+        raise AttentionError(
+            "use_mtp is True: the layers that predict several tokens keep a cache of Transformers; "
+            "within compress pass an assistant_model, or prompt_lookup_num_tokens"
         )
 
 
