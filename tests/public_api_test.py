@@ -23,7 +23,6 @@ PUBLIC = {
         "InputError",
         "ModelError",
         "Settings",
-        "StaleEpochError",
         "SymmetryError",
         "TestbedError",
         "TopologyError",

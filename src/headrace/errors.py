@@ -11,7 +11,6 @@
     │   └── TestbedError              a testbed file or command is wrong
     ├── VerificationError             a plan does not do what it states
     ├── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
-    │   └── StaleEpochError           a member of a job was replaced, or its message is of before
     └── ForkError (RuntimeError)      a child uses what belongs to the process it was forked from
 
 A message names the field or the rank, the value found, and the values allowed.
@@ -78,11 +77,6 @@ class VerificationError(HeadraceError):
 @offered_by("headrace")
 class CommunicationError(HeadraceError, RuntimeError):
     """A peer died, a deadline passed, or a stream broke; names rank, peer, operation."""
-
-
-@offered_by("headrace")
-class StaleEpochError(CommunicationError):
-    """A member has left its job or was replaced, or a message is of an earlier epoch."""
 
 
 @offered_by("headrace")

@@ -241,7 +241,7 @@ def test_a_follower_that_loses_the_store_lets_its_rank_go_on() -> None:
         handlers={"change": lambda _payload: pytest.fail},
     )
     values |= {"latest": b"1", "1/part/0": b"", "1/ask": b""}
-    offer = {"kind": "change", "members": ["rank 0"], "parts": 1, "load_s": 5, "promise_s": 5}
+    offer = {"kind": "change", "members": 1, "parts": 1, "load_s": 5, "promise_s": 5}
     values["1/offer"] = json.dumps(offer).encode()
     with pytest.raises(CommunicationError, match="store is lost"):
         follower.poll()

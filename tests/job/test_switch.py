@@ -31,9 +31,9 @@ class Counting:
 
 
 class Rank:
-    def __init__(self, hold_s: float = ENDLESS_S) -> None:
+    def __init__(self) -> None:
         self.executor = Counting()
-        self.switch = CallSwitch(self.executor, hold_s=hold_s)
+        self.switch = CallSwitch(self.executor)
         self.epochs: list[int] = []
 
     def call(self, times: int = 1) -> None:

@@ -1,12 +1,11 @@
 """Two-phase commit of a change by all members of a job, through a key-value store.
 
-The members are the ranks of a group, which change before the same call (`switch`), or named roles,
-which change between two epochs (`members`). One proposer (the coordinator), and a follower (a
-participant) at every member, each on a thread and a store connection of its own. A round uses the
-keys ``<epoch>/...``:
+The members are the ranks of a group, which change before the same call (`switch`). One proposer
+(the coordinator), and a follower (a participant) at every member, each on a thread and a store
+connection of its own. A round uses the keys ``<epoch>/...``:
 
 =================  ===========================================================================
-offer, part/<i>    the proposal, and its members
+offer, part/<i>    the proposal, and the number of members
 ready/<member>     the member has loaded it and could change
 refused            a member cannot, with the reason; the round is aborted
 ask                all are ready: promise
@@ -26,7 +25,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -34,7 +33,7 @@ from uuid import uuid4
 
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.job.store import answering, in_parts
-from headrace.job.switch import MARGIN, Activation
+from headrace.job.switch import MARGIN, Activation, CallSwitch
 
 NEWS = "news"
 """Key that ranks poll; they read others only when it has changed, as every read costs."""
@@ -111,26 +110,6 @@ def rank_names(ranks: int) -> tuple[str, ...]:
     return tuple(f"rank {rank}" for rank in range(ranks))
 
 
-class ChangeSwitch(Protocol):
-    """Interface of what stops a member's work for a change: a `switch.CallSwitch`, or by epochs."""
-
-    def sequence(self) -> int:
-        """Return the number of calls that the member has begun so far."""
-        ...
-
-    def promise(self, epoch: int, activate: Activation, *, margin: int, hold_s: float) -> int:
-        """Promise not to go past the returned number before the verdict, for `hold_s` seconds."""
-        ...
-
-    def commit(self, epoch: int, at: int) -> None:
-        """Make the promised change at a number."""
-        ...
-
-    def abort(self, epoch: int) -> None:
-        """Drop the promise of change `epoch`; does nothing for any other change."""
-        ...
-
-
 def announce(store: Store) -> None:
     """Notify all members of new keys."""
     store.set(NEWS, uuid4().hex)
@@ -170,9 +149,6 @@ class Proposer:
     promise_s : longest wait for their promises. Members stop waiting for a verdict after three
         times that.
     stop : set to abort the round.
-    lost : returns the members whose processes have ended: a round that needs one is aborted.
-    decided : called with every outcome, while the round's keys exist; after the death of another
-        proposer with that of its last round, which may be a second time.
 
     Raises
     ------
@@ -187,34 +163,25 @@ class Proposer:
         load_s: float = 60.0,
         promise_s: float = 5.0,
         stop: threading.Event | None = None,
-        lost: Callable[[], Collection[str]] = tuple,
-        decided: Callable[[RoundOutcome], None] = lambda _: None,
     ) -> None:
         self._store = CheckedStore(store)
         self._members = members
         self._load_s = load_s
         self._promise_s = promise_s
         self._stop = stop or threading.Event()
-        self._lost = lost
-        self._decided = decided
         self._remains: list[str] = []  # keys that followers may still have to read
         self.epoch = int(self._store.read("begun") or 0)
         if self.epoch:
             self._finish_for_another()
 
-    def propose(
-        self, kind: str, payload: bytes, members: Sequence[str] | None = None
-    ) -> RoundOutcome:
+    def propose(self, kind: str, payload: bytes) -> RoundOutcome:
         """Run a round; returns when it is decided.
 
         Parameters
         ----------
         kind : one that the followers have a handler for; `payload` is the handler's.
-        members : participants from this round on (default: as before).
         """
         self._discard()
-        if members is not None:
-            self._members = members
         self.epoch += 1
         self._store.publish("begun", str(self.epoch))
         parts = in_parts(payload)
@@ -227,22 +194,16 @@ class Proposer:
             self._publish_verdict({"reason": "its proposer failed"})
             raise
         self._publish_verdict({"reason": reason} if at is None else {"at": at})
-        outcome = RoundOutcome(epoch=self.epoch, kind=kind, at=at, reason=reason)
-        self._decided(outcome)
         if not self._missing("heard", self._promise_s):
             self._discard()
-        return outcome
+        return RoundOutcome(epoch=self.epoch, kind=kind, at=at, reason=reason)
 
     def _finish_for_another(self) -> None:
         """End the newest round, which another proposer began."""
         offer = json.loads(self._store.read(f"{self.epoch}/offer") or "{}")
-        self._members = offer.get("members", self._members)
         self._remains = self._keys(self.epoch, int(offer.get("parts", 0)))
         if not self._store.published([f"{self.epoch}/verdict"]):
             self._publish_verdict({"reason": "its proposer died"})
-        if offer:
-            verdict = json.loads(self._store.read(f"{self.epoch}/verdict") or "{}")
-            self._decided(_outcome(self.epoch, offer["kind"], verdict))
         if self._store.read("latest") == str(self.epoch):
             self._missing("heard", self._promise_s)
 
@@ -251,7 +212,7 @@ class Proposer:
             self._store.publish(f"{self.epoch}/part/{index}", part)
         offer = {
             "kind": kind,
-            "members": list(self._members),
+            "members": len(self._members),
             "parts": len(parts),
             "load_s": self._load_s,
             "promise_s": self._promise_s,
@@ -278,21 +239,18 @@ class Proposer:
             return "it was aborted, as the group ends"
         if refused := self._store.read(f"{self.epoch}/refused"):
             return refused
-        if ended := sorted(set(missing) & set(self._lost())):
-            return f"{', '.join(ended)} ended"
         return f"{', '.join(missing)} {what} within {limit_s:g} s"
 
     def _missing(self, name: str, limit_s: float) -> list[str]:
         """Wait for every member's key; returns those without one when there is no more to wait for.
 
-        That is at the limit, at a refusal, or when one of them has ended.
+        That is at the limit, or at a refusal.
         """
         keys = {f"{self.epoch}/{name}/{member}": member for member in self._members}
         end, refused = time.monotonic() + limit_s, [f"{self.epoch}/refused"]
         while not self._store.published(list(keys)):
             missing = [member for key, member in keys.items() if not self._store.published([key])]
             over = name != "heard" and self._store.published(refused)
-            over = over or not set(missing).isdisjoint(self._lost())
             if missing and (over or self._stop.is_set() or time.monotonic() > end):
                 return missing
             time.sleep(_poll_s(len(self._members)))
@@ -319,8 +277,8 @@ class Follower:
     Parameters
     ----------
     store : a connection of its own (`own_connection`).
-    member : its name. A round that is not offered to it is left alone.
-    switch : what stops its work; of a rank, the group's.
+    member : its name, one of those of `rank_names`.
+    switch : the group's.
     handlers : by kind of proposal: loads it and returns its activation, to be called between two
         calls (`CallSwitch.drained`: when all earlier ones have ended at this rank). A HeadraceError
         that it raises is a refusal.
@@ -331,7 +289,7 @@ class Follower:
         self,
         store: Store,
         member: str,
-        switch: ChangeSwitch,
+        switch: CallSwitch,
         *,
         handlers: Mapping[str, Callable[[bytes], Activation]],
         stop: threading.Event | None = None,
@@ -376,10 +334,8 @@ class Follower:
                 epoch=epoch, kind="", at=None, reason="it was over before it was seen"
             )
         terms: Mapping[str, Any] = json.loads(offer)
-        kind, members = str(terms["kind"]), terms["members"]
-        if self._member not in members:
-            return RoundOutcome(epoch=epoch, kind=kind, at=None, reason="it is one of others")
-        self._poll_s = _poll_s(len(members))
+        kind = str(terms["kind"])
+        self._poll_s = _poll_s(int(terms["members"]))
         try:
             activate = self._prepared(epoch, kind, int(terms["parts"]))
         except HeadraceError as error:
@@ -438,7 +394,7 @@ class Follower:
 class _Pace:
     """Rate of calls, to promise no more of them than are made until a verdict."""
 
-    def __init__(self, switch: ChangeSwitch) -> None:
+    def __init__(self, switch: CallSwitch) -> None:
         self._switch = switch
         self._then = self._now = (time.monotonic(), switch.sequence())
 

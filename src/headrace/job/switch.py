@@ -103,17 +103,15 @@ class CallSwitch:
     Parameters
     ----------
     executor : counts the group's calls and marks their messages with the epoch.
-    hold_s : longest wait for a verdict, in seconds.
 
     Attributes
     ----------
     armed : whether `turn` has to be called before a call; the only check that every call makes.
     """
 
-    def __init__(self, executor: Counted, *, hold_s: float = HOLD_S) -> None:
+    def __init__(self, executor: Counted) -> None:
         self.armed = False
         self._executor = executor
-        self._hold_s = hold_s
         # The calling thread holds `_turning` from reading its number to the end of the change, any
         # thread `_state` for a moment; lock order: `_turning`, `_state`.
         self._turning = threading.RLock()
@@ -152,7 +150,7 @@ class CallSwitch:
         return drained
 
     def promise(
-        self, epoch: int, activate: Activation, *, margin: int = MARGIN, hold_s: float | None = None
+        self, epoch: int, activate: Activation, *, margin: int = MARGIN, hold_s: float = HOLD_S
     ) -> int:
         """Promise not to make a call before the verdict on change `epoch`.
 
@@ -162,7 +160,7 @@ class CallSwitch:
         activate : makes the change; run by the calling thread between two calls. Calls that it
             makes itself are of the new epoch.
         margin : number of further calls that may be made, at least 1.
-        hold_s : longest wait for the verdict, from the promise (default: the switch's).
+        hold_s : longest wait for the verdict, from the promise.
 
         Returns
         -------
@@ -171,7 +169,7 @@ class CallSwitch:
         """
         if margin < 1:
             raise InputError(f"margin is {margin}, needs at least 1: a call may be under way")
-        until_s = time.monotonic() + (self._hold_s if hold_s is None else hold_s)
+        until_s = time.monotonic() + hold_s
         with self._state:
             if self._closed:
                 raise CommunicationError("the group was closed")

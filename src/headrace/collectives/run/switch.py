@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.job.switch import HOLD_S, Activation, CallSwitch, Counted
+from headrace.job.switch import Activation, CallSwitch, Counted
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -20,14 +20,8 @@ class PlanSwitch(CallSwitch):
     load : loads a plan book and returns its activation.
     """
 
-    def __init__(
-        self,
-        executor: Counted,
-        load: "Callable[[PlanBook], Activation]",
-        *,
-        hold_s: float = HOLD_S,
-    ) -> None:
-        super().__init__(executor, hold_s=hold_s)
+    def __init__(self, executor: Counted, load: "Callable[[PlanBook], Activation]") -> None:
+        super().__init__(executor)
         self._load = load
 
     def loaded(self, payload: bytes) -> Activation:

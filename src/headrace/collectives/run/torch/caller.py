@@ -33,7 +33,7 @@ from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor, LoadedProgram
 from headrace.executor.background import in_background
 from headrace.executor.executor import Gone
-from headrace.job.switch import HOLD_S, Activation
+from headrace.job.switch import Activation
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -124,7 +124,7 @@ class Caller:
         self._loose: dict[int, PendingWork] = {}
         self._starting: set[PendingWork] = set()
         self.region = Region()
-        self.switch = PlanSwitch(executor, self._loaded, hold_s=min(HOLD_S, timeout_s))
+        self.switch = PlanSwitch(executor, self._loaded)
         self._attached = False
         self._before = executor.submitted()
 
