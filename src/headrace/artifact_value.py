@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact, Table
 from headrace.errors import InputError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, set_fields
 from headrace.fields import conform
 
 _Class = TypeVar("_Class", bound=type)
@@ -32,7 +32,8 @@ def stored_value(
     """Return a decorator of a public value that an artifact stores, whole or as a part.
 
     It makes a frozen dataclass with keywords alone, which `facade` offers. Its numbers get the
-    types of their fields (`headrace.fields.conform`), before ``__post_init__`` checks them.
+    types of their fields (`headrace.fields.conform`), before ``__post_init__`` checks them. Fields
+    that a later version adds are as those of `headrace.facades.public_value`.
 
     Parameters
     ----------
@@ -50,7 +51,10 @@ def stored_value(
 
         value.__post_init__ = conform_and_check
         options = {"frozen": True, "kw_only": True, "eq": eq, "repr": repr, "slots": slots}
-        return offered_by(facade)(dataclass(**options)(value))
+        stored = dataclass(**options)(value)
+        if slots:
+            stored.__setstate__ = set_fields
+        return offered_by(facade)(stored)
 
     return make
 

@@ -92,14 +92,13 @@ def public_value(
 
     def make(value: _Class) -> _Class:
         public = as_dataclass(value)
-        if "__setstate__" not in vars(value):
-            public.__setstate__ = _set_fields
+        public.__setstate__ = set_fields
         return offered_by(facade)(public)
 
     return make
 
 
-def _set_fields(value: Any, state: Sequence[object]) -> None:
+def set_fields(value: Any, state: Sequence[object]) -> None:
     """Set the fields of an unpickled value: by default those that its pickle does not have yet."""
     slots = fields(value)
     contents = [*state, *(slot.default for slot in slots[len(state) :])]

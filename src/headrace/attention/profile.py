@@ -1,9 +1,7 @@
 """The attention profile: how alike the heads of a model are, on a text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
-from dataclasses import fields as fields_of
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -74,11 +72,6 @@ class LayerProfile:
         beyond = self.sample_correlation_beyond_first
         if beyond is not None and np.shape(beyond) != (count, count):
             raise AttentionError(f"{_LATER_COLUMN} needs {count} times {count} numbers")
-
-    def __setstate__(self, state: Sequence[Any]) -> None:
-        """Set the fields of a pickle; one of an earlier version lacks the last one."""
-        for declared, value in zip_longest(fields_of(self), state):
-            object.__setattr__(self, declared.name, value)
 
 
 @stored_value("headrace.attention", AttentionError, repr=False)

@@ -3,8 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, fields
-from typing import Any
+from dataclasses import field
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
@@ -58,11 +57,6 @@ class Policy:
             raise CompressionError(
                 f"residuals is {self.residuals!r}, needs one of {', '.join(RESIDUALS)}"
             )
-
-    def __setstate__(self, state: Sequence[Any]) -> None:
-        """Set the fields of a pickle; one of an earlier version lacks the last."""
-        for declared, content in zip(fields(self), (*state, RESIDUALS[0]), strict=False):
-            object.__setattr__(self, declared.name, content)
 
     def codec_of(
         self, name: str, shape: Sequence[int], codec: CodecSpec | None = None

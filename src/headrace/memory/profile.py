@@ -4,7 +4,6 @@ In an artifact the names are in the head and the numbers in columns. The same as
 (docs/memory.md), is read too: graphs of others need no headrace.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
@@ -103,11 +102,6 @@ class MemoryProfile(
 
     def __post_init__(self) -> None:
         self._set(self.to_document(), self.provenance, "memory profile")
-
-    def __setstate__(self, state: Sequence[Any]) -> None:
-        """Set the fields of a pickle; one from before eager's step was measured lacks the last."""
-        for declared, content in zip(dataclasses.fields(self), (*state, None), strict=False):
-            object.__setattr__(self, declared.name, content)
 
     @property
     def description(self) -> str:

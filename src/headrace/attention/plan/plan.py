@@ -1,8 +1,7 @@
 """The attention plan: representatives and bits of every layer, and what they were chosen by."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, field, replace
-from dataclasses import fields as fields_of
+from collections.abc import Mapping
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -178,13 +177,6 @@ class AttentionPlan(
                     f"alternatives have {more.clusters} clusters after {fewer.clusters}, needs "
                     "ever more"
                 )
-
-    def __setstate__(self, state: Sequence[Any]) -> None:
-        """Set the fields of a pickle; one of an earlier version lacks the last ones."""
-        for index, declared in enumerate(fields_of(self)):
-            value = state[index] if index < len(state) else declared.default
-            assert value is not MISSING
-            object.__setattr__(self, declared.name, value)
 
     @property
     def clusters(self) -> int:

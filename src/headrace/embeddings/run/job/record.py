@@ -1,6 +1,6 @@
 """The embedding record: the seconds, rows and bytes of a job's steps while it ran."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
@@ -68,11 +68,6 @@ class EmbeddingRecord(
     def __post_init__(self) -> None:
         if len(self.end_s) == 0 or self.steps.batches == 0:
             raise EmbeddingError("the record has no steps")
-
-    def __setstate__(self, state: Sequence[Any]) -> None:
-        """Set the fields of a pickle; one from before changes were recorded lacks the last."""
-        for declared, value in zip(dataclass_fields(self), (*state, ()), strict=False):
-            object.__setattr__(self, declared.name, value)
 
     @classmethod
     def of(
