@@ -155,7 +155,7 @@ def test_a_step_that_an_announcement_falls_into_does_not_count() -> None:
 def changes(durations: Sequence[float]) -> Iterator[tuple[int, Change]]:
     detector = ChangeDetector()
     for index, duration in enumerate(durations):
-        step = TrainingStep(start_s=float(index), duration_s=duration, pattern=1)
+        step = TrainingStep(duration_s=duration, pattern=1)
         change = detector.add(step)
         if change is not None:
             yield index, change
@@ -188,10 +188,7 @@ def test_less_than_a_fifth_is_no_change(factor: float) -> None:
 def test_a_seventh_less_is_a_change_where_recovery_is_expected(recovery: bool) -> None:
     detector = ChangeDetector()
     detector.recovery = recovery
-    steps = [
-        TrainingStep(start_s=float(index), duration_s=duration, pattern=1)
-        for index, duration in enumerate([1.0] * 10 + [0.86] * 10)
-    ]
+    steps = [TrainingStep(duration_s=duration, pattern=1) for duration in [1.0] * 10 + [0.86] * 10]
     found = [change for step in steps if (change := detector.add(step))]
     assert [change.slower for change in found] == [False] * recovery
 
@@ -238,8 +235,7 @@ def after_restart(durations: Sequence[float], like_s: float | None) -> list[int]
     """At which steps after a restart a change is found."""
     detector = ChangeDetector()
     steps = [
-        TrainingStep(start_s=float(index), duration_s=duration, pattern=1)
-        for index, duration in enumerate([1.0] * 10 + list(durations))
+        TrainingStep(duration_s=duration, pattern=1) for duration in [1.0] * 10 + list(durations)
     ]
     for step in steps[:10]:
         detector.add(step)

@@ -25,7 +25,6 @@ class Family:
     low, high : bounds of the parameter.
     default : the parameter if none is given.
     matrices : whether it encodes matrices, one by one; else vectors of any tensors together.
-    associative : whether encoded values can be summed on the way: such codecs use an allreduce.
     feedback : whether what is not sent is added to the next gradient (error feedback) by default.
     unbiased : whether the expectation of the decoded values is the input (without feedback).
     wires : whether values can be sent in another type (``+bf16``).
@@ -37,29 +36,20 @@ class Family:
     high: float = 0
     default: float = 0
     matrices: bool = False
-    associative: bool = False
     feedback: bool = True
     unbiased: bool = False
     wires: bool = False
     source: str
 
 
-def _sparse(source: str, *, associative: bool = False) -> Family:
-    return Family(
-        parameter="share",
-        low=0,
-        high=1,
-        default=0.01,
-        associative=associative,
-        wires=True,
-        source=source,
-    )
+def _sparse(source: str) -> Family:
+    return Family(parameter="share", low=0, high=1, default=0.01, wires=True, source=source)
 
 
 FAMILIES: Mapping[str, Family] = {
-    "none": Family(associative=True, feedback=False, source="float32 as it is"),
-    "bf16": Family(associative=True, feedback=False, source="bfloat16, rounded to nearest"),
-    "fp16": Family(associative=True, feedback=False, source="float16, rounded to nearest"),
+    "none": Family(feedback=False, source="float32 as it is"),
+    "bf16": Family(feedback=False, source="bfloat16, rounded to nearest"),
+    "fp16": Family(feedback=False, source="float16, rounded to nearest"),
     "fp8": Family(source="float8 e4m3, a scale for each bucket of values"),
     "minmax": Family(
         parameter="bits", low=2, high=8, default=4, source="bucketed min-max quantisation (CGX)"
@@ -82,14 +72,13 @@ FAMILIES: Mapping[str, Family] = {
     "topk": _sparse("TopK by magnitude (Aji and Heafield, 2017)"),
     "mstopk": _sparse("MSTop-K: threshold by bisection (Shi et al., 2021)"),
     "dgc": _sparse("DGC: momentum correction, sampled threshold (Lin et al., 2018)"),
-    "randomk": _sparse("RandomK: one seed on all ranks", associative=True),
+    "randomk": _sparse("RandomK: one seed on all ranks"),
     "powersgd": Family(
         parameter="rank",
         low=1,
         high=256,
         default=4,
         matrices=True,
-        associative=True,
         wires=True,
         source="PowerSGD: one step of subspace iteration (Vogels et al., 2019)",
     ),

@@ -44,13 +44,12 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStep:
-    """A step: time of its first call, and from there to the next step's, in s.
+    """A step: time from its first call to the next step's, in s.
 
     `pattern` counts the call sequences found so far: steps of different ones do not compare.
     Unless it is `sure`, it may turn out to be a part of a step.
     """
 
-    start_s: float
     duration_s: float
     pattern: int
     sure: bool = True
@@ -145,9 +144,7 @@ class StepClock:
             self._doubt(time_s)
 
     def _step(self, start_s: float, end_s: float) -> TrainingStep:
-        return TrainingStep(
-            start_s=start_s, duration_s=end_s - start_s, pattern=self._found, sure=self._sure
-        )
+        return TrainingStep(duration_s=end_s - start_s, pattern=self._found, sure=self._sure)
 
     def _seek(self) -> None:
         """Resume at the next repetition of the pattern, or search for another one."""

@@ -61,12 +61,10 @@ class Prediction:
     ----------
     operations_per_s : expected, in the time of one thread.
     bytes_per_key : expected, at the end of the trace.
-    spread_log2 : standard deviation of log2 of the operations per second, over the classes.
     """
 
     operations_per_s: np.ndarray
     bytes_per_key: np.ndarray
-    spread_log2: np.ndarray
 
 
 class ThroughputModel:
@@ -114,11 +112,10 @@ class ThroughputModel:
         outputs = [self._run(str(n), image, vector, rows) for n in range(self._networks)]
         classes = np.mean([probabilities for probabilities, _ in outputs], axis=0)
         mean = classes @ CENTRES
-        spread = np.sqrt(np.maximum(classes @ CENTRES**2 - mean**2, 0))
         sizes = np.mean([log2_bytes for _, log2_bytes in outputs], axis=0)
         if configurations and all(coarse(c) in self._forest_places for c in configurations):
             mean, sizes = self._with_forest(seen, configurations, mean, sizes)
-        return Prediction(operations_per_s=2**mean, bytes_per_key=2**sizes, spread_log2=spread)
+        return Prediction(operations_per_s=2**mean, bytes_per_key=2**sizes)
 
     def _with_forest(
         self,

@@ -1,20 +1,16 @@
 """Caches: their room, and rows by slot."""
 
 import numpy as np
-import pytest
 import torch
 
-from headrace.embeddings import EmbeddingError, TableGroup
-from headrace.embeddings.run.trainers.cache import HostCopies, RowCache, cache_slots
+from headrace.embeddings import TableGroup
+from headrace.embeddings.run.trainers.cache import HostCopies, RowCache
 
 GROUP = TableGroup(tables=(0,), dim=3, state=1, dtype="float64")
 
 
-def test_a_cache_has_room_for_rows_with_their_state() -> None:
-    assert cache_slots(GROUP, 99) == 3
+def test_a_cache_has_the_bytes_of_rows_with_their_state() -> None:
     assert RowCache(GROUP, 3, torch.device("cpu")).nbytes == 96
-    with pytest.raises(EmbeddingError, match="31 bytes has no room for a row of 32 bytes"):
-        cache_slots(GROUP, 31)
 
 
 def test_rows_are_written_and_read_by_slot() -> None:

@@ -12,25 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.tables import TableGroup
 from headrace.staging import CudaStaging, upload
-
-
-def cache_slots(group: TableGroup, cache_bytes: int) -> int:
-    """Return the rows of a group that a cache of so many bytes has room for.
-
-    Raises
-    ------
-    EmbeddingError : there is no room for one.
-    """
-    slots = cache_bytes // group.row_bytes
-    if slots < 1:
-        raise EmbeddingError(
-            f"a cache of {cache_bytes} bytes has no room for a row of {group.row_bytes} bytes with "
-            "its optimizer's state"
-        )
-    return slots
 
 
 def indices(numbers: NDArray[np.generic], device: torch.device) -> Tensor:

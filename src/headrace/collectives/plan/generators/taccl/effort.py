@@ -74,13 +74,11 @@ class Watch:
     good_us: float = 0.0
     """A schedule this fast is optimal: the route model is skipped."""
     began: float = field(default_factory=time.monotonic)
-    late: bool = False
 
     def stopped(self) -> bool:
-        """Return whether to end with the best so far: interrupted, or late (then `late` is set)."""
-        if time.monotonic() - self.began > self.effort.limit_s:
-            self.late = True
-        return self.late or (self.interrupt is not None and self.interrupt())
+        """Return whether to end with the best so far: interrupted, or late."""
+        late = time.monotonic() - self.began > self.effort.limit_s
+        return late or (self.interrupt is not None and self.interrupt())
 
     def report(self, stage: str, best_us: float, progress: SolverProgress | None) -> None:
         """Call `progress`, if there is one."""

@@ -86,7 +86,6 @@ class Synthesis:
     physical_us : the same on the topology that the sketch was applied to.
     stages, results : of every stage and of every solver run the result.
     timeline : the messages.
-    out_of_time : whether the wall-clock limit was reached; then another run may differ.
     """
 
     demand: Demand
@@ -98,7 +97,6 @@ class Synthesis:
     stages: tuple[StageResult, ...]
     results: dict[str, Result]
     timeline: WorkTimeline
-    out_of_time: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -242,7 +240,6 @@ def synthesize_demand(
         stages=tuple(pipeline.stages),
         results=pipeline.results,
         timeline=best,
-        out_of_time=watch.late,
     )
 
 
