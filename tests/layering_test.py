@@ -128,6 +128,11 @@ VERIFIERS = {
         "headrace.collectives.errors",
         "headrace.collectives.program",
     ),
+    "headrace.collectives.plan.generators.orbits.verify": (
+        "headrace.errors",
+        "headrace.collectives.demand",
+        "headrace.collectives.plan.generators.orbits.plan",
+    ),
     "headrace.memory.plan.verify": (
         "headrace.facades",
         "headrace.memory.errors",
