@@ -226,16 +226,4 @@ void store(const Source& source, const Rows& rows, std::size_t batch, std::size_
   }
 }
 
-void load(const Rows& rows, std::size_t batch, std::size_t heads, std::size_t tokens,
-          std::size_t dim, Format to, void* out) {
-  check_rows("rows", rows, tokens, dim);
-  if (!is_plain(to)) refuse("rows are loaded as codes");
-  if (tokens == 0) return;
-  for (std::size_t head = 0; head < batch * heads; ++head) {
-    auto from = head_of(rows, head, 0, dim);
-    best_kernels().load(rows.format, from.data, from.scales, tokens, dim, to,
-                        static_cast<char*>(out) + head * tokens * row_bytes(to, dim));
-  }
-}
-
 }  // namespace headrace::attention

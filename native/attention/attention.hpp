@@ -84,9 +84,4 @@ struct Source {
 void store(const Source& source, const Rows& rows, std::size_t batch, std::size_t heads,
            std::size_t tokens, std::size_t dim);
 
-// Writes rows of tokens from `rows.first` on to [batch, heads, tokens, dim] of kFloat32 or
-// kBFloat16.
-void load(const Rows& rows, std::size_t batch, std::size_t heads, std::size_t tokens,
-          std::size_t dim, Format to, void* out);
-
 }  // namespace headrace::attention

@@ -246,26 +246,15 @@ void check_stored(const AttentionTable& table, Format format, std::size_t dim, c
   auto place = block.rows();
   table.store(rows.format(), rows.data(), static_cast<std::ptrdiff_t>(dim), format,
               const_cast<void*>(place.data), const_cast<void*>(place.scales), kTokens, dim);
-  Plain wide(Format::kFloat32, kTokens * dim);
-  Plain narrow(Format::kBFloat16, kTokens * dim);
-  table.load(format, place.data, place.scales, kTokens, dim, Format::kFloat32, wide.data());
-  table.load(format, place.data, place.scales, kTokens, dim, Format::kBFloat16, narrow.data());
   for (std::size_t t = 0; t < kTokens; ++t) {
     for (std::size_t d = 0; d < dim; ++d) {
       auto i = t * dim + d;
       auto stored = block.at(0, t, d);
       auto number = static_cast<double>(rows[i]);
-      auto loaded = static_cast<double>(wide[i]);
-      if (std::isnan(stored)) {
-        CHECK(std::isnan(loaded));
-      } else {
-        // A product and a sum, each rounded.
-        CHECK(std::abs(loaded - stored) <= 0x1p-22 * std::max(std::abs(stored), std::abs(number)));
-      }
-      CHECK(from_bfloat16(to_bfloat16(wide[i])) == narrow[i] || std::isnan(narrow[i]));
-      if (format == Format::kFloat32) CHECK(wide[i] == rows[i] || std::isnan(rows[i]));
+      if (format == Format::kFloat32) CHECK(stored == number || std::isnan(number));
       if (format == Format::kBFloat16) {
-        CHECK(wide[i] == from_bfloat16(to_bfloat16(rows[i])) || std::isnan(rows[i]));
+        auto narrow = static_cast<double>(from_bfloat16(to_bfloat16(rows[i])));
+        CHECK(stored == narrow || std::isnan(number));
       }
       if (is_plain(format) || !std::isfinite(stored)) continue;
       // Units of 4 bits are rounded to bfloat16: the largest number is up to 15 such errors away.
@@ -367,18 +356,13 @@ void test_places() {
                   static_cast<std::ptrdiff_t>(tokens * kHeads * kDim), kDim, kHeads * kDim};
     auto rows = block.rows();
     store(source, rows, kBatch, kHeads, tokens, kDim);
-    Floats out(numbers.size());
-    load(rows, kBatch, kHeads, tokens, kDim, Format::kFloat32, out.data());
     for (std::size_t b = 0; b < kBatch; ++b) {
       for (std::size_t h = 0; h < kHeads; ++h) {
         auto head = b * kHeads + h;
         for (std::size_t t = 0; t < tokens; ++t) {
           for (std::size_t d = 0; d < kDim; ++d) {
             auto number = numbers[((b * tokens + t) * kHeads + h) * kDim + d];
-            auto loaded = out[(head * tokens + t) * kDim + d];
-            CHECK(std::abs(number - loaded) <= 0.5F);
-            auto stored = block.at(head, t, d);
-            CHECK(std::abs(static_cast<double>(loaded) - stored) < 1e-5);
+            CHECK(std::abs(static_cast<double>(number) - block.at(head, t, d)) <= 0.5);
           }
         }
         // Rows before and behind are as they were: 0xff.
@@ -491,9 +475,6 @@ void test_refused() {
         "rows to store have codes");
   CHECK(store_refusal(Format::kFloat32, {Format::kInt4Groups, data, data, 64, 0}, 63, 32) ==
         "tokens are 63, needs whole groups of 64");
-  CHECK(thrown<std::invalid_argument>([&] {
-          load({Format::kFloat32, data, nullptr, 1, 0}, 1, 1, 1, 32, Format::kInt8, data);
-        }) == "rows are loaded as codes");
 }
 
 // No request, and no token to store.

@@ -52,8 +52,6 @@ struct AttentionTable {
   // Rows of one head.
   void (*store)(Format from, const void* source, std::ptrdiff_t token_stride, Format to, void* data,
                 void* scales, std::size_t tokens, std::size_t dim);
-  void (*load)(Format from, const void* data, const void* scales, std::size_t tokens,
-               std::size_t dim, Format to, void* out);
   // A row in a plain format.
   void (*write)(const float* row, std::size_t dim, Format to, void* out);
 };

@@ -491,7 +491,7 @@ void attend_part(const Part& part, const Sums& sums) { Tiles(part, sums).run(); 
 
 const AttentionTable& attention_kernels() {
   static const AttentionTable table = {HEADRACE_NAME(HEADRACE_ISA), attend_part, store_rows,
-                                       load_rows, write_row};
+                                       write_row};
   return table;
 }
 

@@ -315,30 +315,5 @@ void store_rows(Format from, const void* source, std::ptrdiff_t token_stride, Fo
   }
 }
 
-void load_rows(Format from, const void* data, const void* scales, std::size_t tokens,
-               std::size_t dim, Format to, void* out) {
-  with_rows(from, data, dim, [&](auto rows) {
-    float row[kMostDimensions];
-    for (std::size_t t = 0; t < tokens; ++t) {
-      for (std::size_t d = 0; d < dim; d += kLanes) write(row + d, rows.at(t, d));
-      auto* ranges = static_cast<const char*>(scales);
-      if (from == Format::kInt8) {
-        auto unit = row_unit(scales, t);
-        for (std::size_t i = 0; i < dim; ++i) row[i] *= unit;
-      } else if (from == Format::kInt4) {
-        auto range = row_range(scales, t);
-        for (std::size_t i = 0; i < dim; ++i) row[i] = row[i] * range.unit + range.zero;
-      } else if (from == Format::kInt4Groups) {
-        ranges += t / kGroup * (4 * dim);
-        for (std::size_t i = 0; i < dim; ++i) {
-          auto range = range_at(ranges, ranges + 2 * dim, i);
-          row[i] = row[i] * range.unit + range.zero;
-        }
-      }
-      write_row(row, dim, to, static_cast<char*>(out) + t * row_bytes(to, dim));
-    }
-  });
-}
-
 }  // namespace
 }  // namespace headrace::attention::HEADRACE_ISA

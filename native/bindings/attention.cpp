@@ -106,15 +106,6 @@ void store(Tensor source, Rows rows) {
                    source.shape(3));
 }
 
-void load(Rows rows, Tensor out) {
-  check("fields of rows", rows.shape(0), 5);
-  check_contiguous("out", out);
-  auto format = format_of("out", out);
-  nb::gil_scoped_release release;
-  attention::load(rows_of(rows.data()), out.shape(0), out.shape(1), out.shape(2), out.shape(3),
-                  format, out.data());
-}
-
 void clusters(nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu> points,
               std::size_t clusters,
               nb::ndarray<std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
@@ -151,8 +142,6 @@ void bind_attention(nb::module_& module) {
              "Store [batch, heads, tokens, dim] as rows of a block.\n\n"
              "rows is an AttentionFormat, the addresses of the data and of the scales or 0, "
              "capacity, and the first token.");
-  module.def("attention_load", &load, "rows"_a, "out"_a,
-             "Write rows of a block to out, [batch, heads, tokens, dim] of float32 or bfloat16.");
   module.def("attention_clusters", &clusters, "points"_a, "clusters"_a, "out"_a,
              "Write the head that represents each head to out, [batch, heads].\n\n"
              "points is [batch, heads, features]; a request's heads are clustered by k-means, and "

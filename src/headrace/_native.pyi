@@ -231,11 +231,6 @@ def attention_store(source: Annotated[NDArray, dict(shape=(None, None, None, Non
     rows is an AttentionFormat, the addresses of the data and of the scales or 0, capacity, and the first token.
     """
 
-def attention_load(rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None, None, None), device='cpu')]) -> None:
-    """
-    Write rows of a block to out, [batch, heads, tokens, dim] of float32 or bfloat16.
-    """
-
 def attention_clusters(points: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], clusters: int, out: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """
     Write the head that represents each head to out, [batch, heads].
