@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 
 from benchmarks.harness import Report
 from benchmarks.kept import CommittedRows, KeptRows, settings_of
-from benchmarks.memory.checkmate import round_checkmate, solve_checkmate
+from benchmarks.memory.checkmate import post_optimized, round_checkmate, solve_checkmate
 from benchmarks.memory.knapsack import KNAPSACKS, Verified, fastest, knapsack_schedules
 from benchmarks.memory.papers import FULL, NOOP, TO_2_PERCENT, TO_5_PERCENT, hours, solved
 from benchmarks.memory.workloads import PAPER, Loss, Workload
@@ -32,7 +32,6 @@ from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, modelled
 from headrace.memory.plan.baselines import sqrt_schedule
-from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.solution import Solution, SolveLimits, SolveProgress
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.memory.checkmate import round_checkmate, solve_checkmate
-from headrace.memory.plan.optimize import post_optimized
+from benchmarks.memory.checkmate import post_optimized, round_checkmate, solve_checkmate
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
 from headrace.solver import Proved

@@ -9,7 +9,6 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.index.cli.measure import measure_trace_command
-from headrace.index.measure.files import write_keys
 from headrace.index.measure.survey import SAMPLE
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.profile import IndexProfile
@@ -48,7 +47,7 @@ def test_keys_alone_get_the_workload_of_the_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, profile = tmp_path / "books_uint64", tmp_path / "books.profile"
-    write_keys(keys, KEYS)
+    keys.write_bytes(np.uint64(len(KEYS)).tobytes() + KEYS.tobytes())
     options = ("--inserts", "0.2", "--erases", "0.1", "--loaded", "0.75", "--sample", "2K")
     assert run(monkeypatch, "index", "measure", keys, "-o", profile, *options) == 0
     found = IndexProfile.load(profile)

@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from headrace.index.errors import TraceError
-from headrace.index.measure.files import read_trace, write_keys
+from headrace.index.measure.files import read_trace
 from headrace.index.measure.workload import Workload
 from headrace.index.trace import FIND, INSERT, Trace
 
@@ -58,7 +58,7 @@ def test_key_sets_become_workloads(tmp_path: Path, name: str) -> None:
     if name.endswith("npy"):
         np.save(tmp_path / name, keys)
     else:
-        write_keys(tmp_path / name, keys)
+        (tmp_path / name).write_bytes(np.uint64(len(keys)).tobytes() + keys.tobytes())
     trace = read_trace(tmp_path / name, Workload(inserts=0.5))
     inserted = trace.keys[trace.operations == INSERT]
     held = np.concatenate([trace.loaded, inserted])

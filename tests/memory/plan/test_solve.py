@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.memory.checkmate import post_optimized
 from headrace._native import ScheduleSearch
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Operator, Storage
@@ -16,7 +17,6 @@ from headrace.memory.plan import incumbent, phases
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.infeasible import least_bytes
-from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.solution import SolveLimits, SolveProgress
 from headrace.memory.plan.solve import solve_schedule

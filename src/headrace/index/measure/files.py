@@ -21,7 +21,7 @@ import numpy as np
 from headrace.files import refuse_pipe
 from headrace.index.errors import TraceError
 from headrace.index.measure.workload import Workload, workload_trace
-from headrace.index.trace import LOAD, OPERATIONS, Trace, encode
+from headrace.index.trace import LOAD, OPERATIONS, Trace
 
 _NAMES = (*OPERATIONS, "load")
 _DAMAGE = (
@@ -124,11 +124,3 @@ def _sosd(path: Path) -> np.ndarray:
                 "that ends with .npz, .npy or .parquet"
             )
         return np.fromfile(file, dtype=np.dtype(kind).newbyteorder("<"), count=count)
-
-
-def write_keys(path: str | Path, keys: np.ndarray) -> None:
-    """Write a key set in SOSD's binary form: a 64-bit count, then the keys (uint32 or uint64)."""
-    codes = keys if keys.dtype == np.uint32 else encode(keys)[0]
-    with Path(path).open("wb") as file:
-        np.array([len(codes)], dtype="<u8").tofile(file)
-        codes.astype(codes.dtype.newbyteorder("<")).tofile(file)
