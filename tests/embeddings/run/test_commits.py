@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues
+from headrace.embeddings import EmbeddingError, EmbeddingTable
 from headrace.embeddings.run.commits import CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.servers.row_logs import ServerFolder
@@ -112,17 +112,6 @@ def test_a_job_may_reject_other_lines_than_its_commit(job: JobDescription) -> No
     mark.check(replace(job, data={**data, "most_rejected": 0.01, "rejects": "rejects.tsv"}))
     with pytest.raises(EmbeddingError, match="differs in data from that of commit 3"):
         mark.check(replace(job, data={**data, "most_rejected": 0.01, "batch": 8}))
-
-
-def test_a_mark_that_lacks_the_rows_of_a_large_table_is_refused(job: JobDescription) -> None:
-    """Earlier versions noted tables above 2^27 rows as hashed ones."""
-    (table,) = job.tables
-    hashed = replace(table, rows=0, initial=InitialValues(scale=2.0**-17))
-    mark = mark_of(replace(job, tables=(hashed,)), 1, 3)
-    with pytest.raises(EmbeddingError, match="commit 3 is of an earlier version .* table items"):
-        mark.check(replace(job, tables=(replace(table, rows=1 << 34),)))
-    with pytest.raises(EmbeddingError, match="differs in tables"):
-        mark.check(replace(job, tables=(replace(hashed, dim=8),)))
 
 
 def test_the_names_of_new_folders_are_on_the_device(

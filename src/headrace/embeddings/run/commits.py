@@ -112,12 +112,6 @@ class Mark:
         EmbeddingError : it is another job, or a file of its data has changed.
         """
         difference = _of_results(self.job).difference(_of_results(description))
-        if difference == "tables" and (name := self._unbounded(description)) is not None:
-            raise EmbeddingError(
-                f"commit {self.commit} is of an earlier version of headrace, which kept no number "
-                f"of rows of table {name}: run the job with that version, or with another --state "
-                "folder"
-            )
         if difference is not None:
             raise EmbeddingError(
                 f"the job differs in {difference} from that of commit {self.commit}: run it with "
@@ -129,17 +123,6 @@ class Mark:
                     f"{file.path}: has changed since commit {self.commit}: the job needs the same "
                     "data, or another --state folder"
                 )
-
-    def _unbounded(self, description: JobDescription) -> str | None:
-        """Return the first table that has a number of rows in a description, and none here."""
-        return next(
-            (
-                now.name
-                for table, now in zip(self.job.tables, description.tables, strict=False)
-                if table.rows == 0 < now.rows and table.name == now.name
-            ),
-            None,
-        )
 
 
 def _of_results(job: JobDescription) -> JobDescription:
