@@ -5,6 +5,7 @@ copied, and what is copied back arrives as late as a stream may let it: when it 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from headrace.collectives.run.torch.calls import Calls
 
 
 class LateCopies:
-    """Copies whose results are not there before `wait`; see `staging.Copies`."""
+    """Copies whose results are not there before `wait`; see `copies.CudaCopies`."""
 
     def __init__(self) -> None:
         self.devices: list[torch.device] = []
@@ -48,7 +49,7 @@ def install() -> None:
     """Let every CPU tensor count as one of the device, in this process, from now on."""
     real = staging.copies_for
 
-    def copies_for(tensor: torch.Tensor) -> staging.Copies | None:
+    def copies_for(tensor: torch.Tensor) -> Any:
         assert real(tensor) is None, "not a CPU tensor"
         return None if hasattr(tensor, "on_host") else LateCopies()
 

@@ -1,48 +1,13 @@
-"""Copies of one call between the tensors' device and host memory, for each kind of device."""
+"""Copies of one call between the memory of a GPU and of the host."""
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
 
 import torch
 
 from headrace.collectives.run.torch.buffers import check_writable
 from headrace.errors import InputError
 from headrace.staging import Arrival, CudaStaging
-
-
-class Copies(Protocol):
-    """Copies of one call between its tensors' device and host memory.
-
-    Made when the call begins: all copies come after earlier work of the calling thread's current
-    stream.
-
-    Attributes
-    ----------
-    devices : the tensors' device, for the future of the call.
-    """
-
-    devices: list[torch.device]
-
-    def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return completed, contiguous copies in host memory."""
-        ...
-
-    def room(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return contiguous host memory of the size of `tensor`, for its new values."""
-        ...
-
-    def to_device(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Begin to copy the second of every pair to the first, in any thread."""
-        ...
-
-    def wait(self) -> None:
-        """Order later work of the current stream after `to_device`'s copies."""
-        ...
-
-    def done(self) -> bool:
-        """Return whether `to_device`'s copies are complete."""
-        ...
 
 
 @cache
@@ -52,11 +17,18 @@ def _staging(device: torch.device) -> CudaStaging:
 
 
 class CudaCopies:
-    """Copies of CUDA tensors through pinned host memory.
+    """Copies of one call between its tensors' device and pinned host memory.
+
+    Made when the call begins: all copies come after earlier work of the calling thread's current
+    stream.
 
     Parameters
     ----------
     device : with its index.
+
+    Attributes
+    ----------
+    devices : the tensors' device, for the future of the call.
 
     Raises
     ------
@@ -76,7 +48,7 @@ class CudaCopies:
         self._arrived: Arrival | None = None
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy on the current stream, and wait in this thread, without the GIL."""
+        """Return completed, contiguous copies; waits in this thread, without the GIL."""
         hosts = [self.room(tensor) for tensor in tensors]
         for host, tensor in zip(hosts, tensors, strict=True):
             # else lazy conjugates and negatives would be resolved in host memory too early
@@ -91,7 +63,7 @@ class CudaCopies:
         return self._staging.room(tensor)
 
     def to_device(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Begin to copy on the side stream."""
+        """Begin to copy the second of each pair to the first on the side stream, in any thread."""
         staging = self._staging
         with staging.beside(self._begun):  # earlier kernels may still use the tensors
             for tensor, host in pairs:
@@ -110,7 +82,7 @@ class CudaCopies:
         return self._arrived is not None and self._arrived.query()
 
 
-def copies_for(tensor: torch.Tensor) -> Copies | None:
+def copies_for(tensor: torch.Tensor) -> CudaCopies | None:
     """Return the copies of a call on `tensor`'s device; None if it is in host memory.
 
     Raises

@@ -1,8 +1,7 @@
 """Staging of device tensors: copied to host memory, moved as CPU tensors are, copied back.
 
 Inputs of a call are in host memory before any byte of them is sent; outputs are copied back by the
-thread that ends the call, and streams that wait for the call wait for the copies. Each kind of
-device implements `copies.Copies`, of which every call has its own.
+thread that ends the call, and streams that wait for the call wait for the copies.
 """
 
 import functools
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from headrace.collectives.run.torch import buffers as binding
-from headrace.collectives.run.torch.copies import Copies, copies_for
+from headrace.collectives.run.torch.copies import CudaCopies, copies_for
 from headrace.collectives.run.torch.work import PendingWork
 from headrace.errors import InputError
 
@@ -56,7 +55,7 @@ def staged(
 
 def _call(
     call: Callable[..., Any],
-    copies: Copies,
+    copies: CudaCopies,
     uses: Sequence[Use],
     args: Sequence[Any],
     kwargs: dict[str, Any],

@@ -15,7 +15,7 @@ from torch._C import (
 from torch._C._distributed_c10d import OpType  # pyright: ignore[reportAttributeAccessIssue]
 
 from headrace.collectives.run.torch.callbacks import Callbacks, combine, track
-from headrace.collectives.run.torch.copies import Copies
+from headrace.collectives.run.torch.copies import CudaCopies
 from headrace.collectives.run.torch.polling import holds_within
 from headrace.collectives.run.torch.spans import Span, close_span
 from headrace.collectives.run.torch.untraced import untraced
@@ -51,7 +51,7 @@ class PendingWork(dist.Work):
     _source = -1
     _ended = False
     _error: BaseException | None = None
-    _copies: Copies | None = None
+    _copies: CudaCopies | None = None
     _pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
     _event: threading.Event | None = None
     _promise: torch.futures.Future[None] | None = None
@@ -81,7 +81,7 @@ class PendingWork(dist.Work):
 
     def land(
         self,
-        copies: Copies,
+        copies: CudaCopies,
         pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
         tensors: Sequence[torch.Tensor],
     ) -> None:
