@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from headrace.embeddings.run.batches import SlottedRows
-from headrace.embeddings.run.servers.interface import DirtyRows
-from headrace.embeddings.run.servers.row_client import ServerConnections
+from headrace.embeddings.run.servers.row_client import DirtyRows, ServerConnections
 from headrace.embeddings.run.trainers.cacher_client import CacherClient
 from headrace.embeddings.run.trainers.committer import Committer, Position
 from headrace.embeddings.run.trainers.connections import JobCommits

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headrace.embeddings.run.batches import SlottedRows
-from headrace.embeddings.run.servers.interface import DirtyRows
+from headrace.embeddings.run.servers.row_client import DirtyRows
 from headrace.embeddings.tables import TableGroup
 from headrace.errors import CommunicationError
 from tests.waiting import HANG_S
@@ -46,7 +46,7 @@ class MemoryServers:
 
 
 class Connection:
-    """A trainer's `TrainerServers`."""
+    """A trainer's `ServerConnections`."""
 
     def __init__(self, servers: MemoryServers, trainer: int) -> None:
         self.servers = servers

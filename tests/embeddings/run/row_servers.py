@@ -7,8 +7,7 @@ import numpy as np
 
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
-from headrace.embeddings.run.servers.interface import DirtyRows
-from headrace.embeddings.run.servers.row_client import ServerConnections, start_servers
+from headrace.embeddings.run.servers.row_client import DirtyRows, ServerConnections, start_servers
 from headrace.embeddings.run.servers.row_logs import ServerFolder
 from headrace.embeddings.run.servers.row_server import serve
 from headrace.embeddings.tables import EmbeddingTable, TableGroup

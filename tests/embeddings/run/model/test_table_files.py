@@ -18,7 +18,7 @@ from headrace.embeddings.run.model import table_files
 from headrace.embeddings.run.model.fit import fit_connected
 from headrace.embeddings.run.model.fitted import FittedBatches
 from headrace.embeddings.run.model.table_files import TableFileFormat, read_rows, whole_table
-from headrace.embeddings.run.trainers.connections import TrainerServers
+from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.tables import table_groups
 from headrace.executor import Executor
 from tests.embeddings.run.in_process import InProcessJob
@@ -266,4 +266,4 @@ def test_a_large_table_is_no_tensor() -> None:
     table = EmbeddingTable(name="users", rows=(1 << 27) + 1, dim=2)
     job = description(tables=(table,), groups=table_groups((table,)))
     with pytest.raises(EmbeddingError, match="table users has too many rows for a tensor of all"):
-        whole_table(cast(TrainerServers, None), job, 0)
+        whole_table(cast(ServerConnections, None), job, 0)

@@ -15,8 +15,8 @@ from headrace.embeddings.data.origins import first_outside, origin_in_order
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.model.leaves import ModuleRows
+from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.run.trainers.cache import HostCopies
-from headrace.embeddings.run.trainers.connections import TrainerServers
 from headrace.embeddings.tables import EmbeddingTable
 from headrace.forks import ForkMark
 
@@ -40,7 +40,7 @@ class EvaluationRows:
 def evaluation_rows(
     data: ExampleData,
     description: JobDescription,
-    servers: TrainerServers,
+    servers: ServerConnections,
     trainer: int,
     trainers: int,
     device: torch.device,
@@ -126,7 +126,7 @@ def ahead(rows: Generator[EvaluationRows]) -> Generator[EvaluationRows]:
 
 
 def _read(
-    description: JobDescription, servers: TrainerServers, ids: Sequence[NDArray[np.int64]]
+    description: JobDescription, servers: ServerConnections, ids: Sequence[NDArray[np.int64]]
 ) -> list[NDArray[np.generic]]:
     """Return the numbers of rows that the model reads: of every table, [rows, dim]."""
     rows: dict[int, NDArray[np.generic]] = {}

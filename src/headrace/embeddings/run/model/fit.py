@@ -25,15 +25,11 @@ from headrace.embeddings.run.model.modules import EmbeddingModule, embedding_mod
 from headrace.embeddings.run.model.optimizer_groups import ruled_rows
 from headrace.embeddings.run.model.table_files import BLOCK
 from headrace.embeddings.run.model.taken_weights import taken_weights
+from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.run.slots import slots_of_groups
 from headrace.embeddings.run.trainers.agree import any_trainer
 from headrace.embeddings.run.trainers.committer import Committer
-from headrace.embeddings.run.trainers.connections import (
-    Connect,
-    JobCommits,
-    TrainerConnections,
-    TrainerServers,
-)
+from headrace.embeddings.run.trainers.connections import Connect, JobCommits, TrainerConnections
 from headrace.embeddings.run.trainers.dense import DenseGradients
 from headrace.embeddings.run.trainers.trainer_state import Stateful, TrainerState
 from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
@@ -283,7 +279,7 @@ def embedding_tables(
 
 
 def _load(
-    tables: Sequence[EmbeddingTable], weights: Sequence[Tensor], servers: TrainerServers
+    tables: Sequence[EmbeddingTable], weights: Sequence[Tensor], servers: ServerConnections
 ) -> None:
     """Load the weights that have values to the servers."""
     for number, (table, weight) in enumerate(zip(tables, weights, strict=True)):

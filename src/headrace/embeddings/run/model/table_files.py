@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.trainers.connections import TrainerServers
+from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.tables import TableGroup
 from headrace.files import whole_file
 
@@ -36,7 +36,7 @@ _STEPS, _DIM = "steps", "dim"
 _Rows = tuple[NDArray[np.int64], NDArray[Any]]
 
 
-def table_blocks(servers: TrainerServers, table: int) -> Iterator[_Rows]:
+def table_blocks(servers: ServerConnections, table: int) -> Iterator[_Rows]:
     """Yield ids, rising, and rows of a table that exist at the servers."""
     after = -1
     while True:
@@ -48,7 +48,9 @@ def table_blocks(servers: TrainerServers, table: int) -> Iterator[_Rows]:
             return
 
 
-def whole_table(servers: TrainerServers, description: JobDescription, table: int) -> NDArray[Any]:
+def whole_table(
+    servers: ServerConnections, description: JobDescription, table: int
+) -> NDArray[Any]:
     """Return the numbers of all rows of a table that the model reads: [rows, dim].
 
     Rows that training has not used have their initial values.
@@ -74,7 +76,7 @@ def whole_table(servers: TrainerServers, description: JobDescription, table: int
 
 
 def save_tables(
-    servers: TrainerServers,
+    servers: ServerConnections,
     description: JobDescription,
     folder: Path,
     file_format: TableFileFormat,
@@ -111,7 +113,7 @@ def save_tables(
 
 
 def load_tables(
-    servers: TrainerServers,
+    servers: ServerConnections,
     description: JobDescription,
     folder: Path,
     steps: int,

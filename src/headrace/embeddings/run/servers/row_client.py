@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,13 +13,14 @@ from headrace.embeddings.run.batches import SlottedRows
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.rpc.calls import RpcClient
 from headrace.embeddings.run.rpc.messages import RpcMessage
-from headrace.embeddings.run.servers.interface import DirtyRows, RowValues
 from headrace.embeddings.run.servers.row_logs import ServerFolder
 from headrace.embeddings.run.servers.shards import ServerRows, by_server
 from headrace.embeddings.tables import TableGroup
 from headrace.errors import CommunicationError
 
 Ids = NDArray[np.int64]
+RowValues = NDArray[Any]
+"""[rows, width of the group]: numbers that the model reads, then the optimizer's state."""
 
 _PARTS = 4
 """Calls that rows are split into: while those of one are under way, others are looked up."""
@@ -27,6 +28,14 @@ _EXPORT_MARGIN = 256
 """Rows that a server is asked for beyond its share of a page, as shares differ by chance."""
 _LEAST_BYTES = 1 << 20
 """Rows of a call where they are split: a call costs as long as some 50 kB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DirtyRows:
+    """Rows of a group at a commit whose newest value a trainer has, and the servers have not."""
+
+    rows: SlottedRows
+    values: RowValues
 
 
 def start_servers(
@@ -86,9 +95,10 @@ def mark_servers(
 
 
 class ServerConnections:
-    """One trainer's `RowServers`, and its calls between epochs.
+    """One trainer's connections to all servers.
 
-    Fetches, write-backs, and all other calls may be in one thread each.
+    Fetches, write-backs, commits, and all other calls may be in one thread each. Every one of them
+    raises CommunicationError, naming the server, where it fails or the deadline passes.
 
     Parameters
     ----------
@@ -119,14 +129,24 @@ class ServerConnections:
         self.close()
 
     def fetch(self, batch: int, group: int, after: int, rows: SlottedRows) -> RowValues:
-        """Return the rows that a batch fetches, in their order; see `RowServers`."""
+        """Return the rows that a batch fetches, in their order.
+
+        The servers answer when all trainers' evictions after batch `after` are written.
+        """
         head = {"trainer": self._trainer, "batch": batch, "group": group, "after": after}
         return self._rows(self._fetches, "fetch", head, rows.ids, rows.ends)
 
     def write_back(
         self, batch: int, group: int, rows: SlottedRows, values: RowValues, *, commit: int = 0
     ) -> None:
-        """Write the rows that this trainer evicts after a batch; see `RowServers`."""
+        """Write the rows that this trainer evicts after a batch; of every batch, in their order.
+
+        It is called with no rows, too: servers count the batches.
+
+        Parameters
+        ----------
+        commit : number of the commit that the rows belong to.
+        """
         head = {"trainer": self._trainer, "batch": batch, "group": group, "commit": commit}
         servers = self._writes
         tables = self._description.groups[group].tables
@@ -143,7 +163,14 @@ class ServerConnections:
         servers.call("write_back", calls)
 
     def commit(self, commit: int, dirty: Sequence[DirtyRows]) -> Mapping[str, Any]:
-        """Log a commit at all servers; see `RowServers`.
+        """Return, when all servers have logged a commit, what they need to begin from it.
+
+        The servers wait for the commits of all trainers. Rows that are written back later belong to
+        a later commit, and may be on their way meanwhile.
+
+        Parameters
+        ----------
+        dirty : of every group.
 
         Returns
         -------

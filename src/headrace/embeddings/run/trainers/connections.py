@@ -2,53 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from headrace.embeddings.run.commits import CommitFolder, Mark
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.servers.interface import RowServers, RowValues
+from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.run.trainers.trainer import BatchStream
 from headrace.executor import Executor
-
-
-class TrainerServers(RowServers, Protocol):
-    """A trainer's connection to all servers, also for what is done between epochs.
-
-    Every method raises CommunicationError, naming the server, where it fails or its deadline
-    passes.
-    """
-
-    def read(self, group: int, ids: NDArray[np.int64], ends: NDArray[np.int64]) -> RowValues:
-        """Return rows of a group, in their order; those that are not there yet are not created.
-
-        They have their initial values then.
-
-        Parameters
-        ----------
-        ends : [tables of the group]: where the ids of each table end.
-        """
-        ...
-
-    def load(self, table: int, ids: NDArray[np.int64], values: RowValues) -> None:
-        """Overwrite rows of a table.
-
-        Parameters
-        ----------
-        values : [rows, dim], whose state is initial then, or [rows, dim + state].
-        """
-        ...
-
-    def export(self, table: int, after: int, limit: int) -> tuple[NDArray[np.int64], RowValues]:
-        """Return rows of a table whose ids are above `after`, rising, and their ids.
-
-        Parameters
-        ----------
-        limit : most rows; fewer are the last ones.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -85,7 +45,7 @@ class TrainerConnections:
     """
 
     executor: Executor
-    servers: TrainerServers
+    servers: ServerConnections
     epoch: Callable[[int], BatchStream]
     prefetch: int
     deadline_s: float

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.servers.interface import DirtyRows, RowServers
+from headrace.embeddings.run.servers.row_client import DirtyRows, ServerConnections
 from headrace.embeddings.run.step_times import Laps, TrainerTimes
 from headrace.embeddings.run.trainers.cache import HostCopies, RowCache, indices
 from headrace.embeddings.run.trainers.exchange_lists import ExchangeLists, PeerRows, exchange_lists
@@ -149,7 +149,7 @@ class RowSynchronisation:
     def __init__(
         self,
         executor: Executor,
-        servers: RowServers,
+        servers: ServerConnections,
         caches: Sequence[RowCache],
         device: torch.device,
         *,

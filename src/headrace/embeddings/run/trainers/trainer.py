@@ -19,7 +19,7 @@ from torch.nn import functional
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.handoff import Handoff
-from headrace.embeddings.run.servers.interface import RowServers
+from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.run.step_times import Laps, TrainerTimes
 from headrace.embeddings.run.trainers.cache import HostCopies, RowCache, indices
 from headrace.embeddings.run.trainers.dense import NO_AVERAGE, DenseAverage
@@ -160,7 +160,7 @@ class TrainerRows:
     def __init__(
         self,
         stream: BatchStream,
-        servers: RowServers,
+        servers: ServerConnections,
         executor: Executor,
         groups: Sequence[TableGroup],
         optimizers: Sequence[RowOptimizer],
