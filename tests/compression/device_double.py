@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from headrace import staging
-from headrace.staging import Arrival
 
 aten = torch.ops.aten
 DEVICE = torch.device("meta")
@@ -160,6 +159,9 @@ class Mark:
 
     def synchronize(self) -> None:
         pass
+
+
+Arrival = Copied | Mark
 
 
 class LateStaging:

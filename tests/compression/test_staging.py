@@ -251,7 +251,7 @@ def test_copies_of_a_gpu_follow_the_stream() -> None:
             tensor.add_(1)
             ends.append(staged.mark())
 
-    ends: list[staging.Arrival] = []
+    ends: list[torch.cuda.Event] = []
     for _ in range(20):
         busy = busy @ busy * 1e-3
     tensor.fill_(5)

@@ -19,7 +19,7 @@ from headrace.compression.families import NONE, CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CodecTiming, ModelTensor
 from headrace.compression.traffic import transfers
-from headrace.staging import Staging, staging_of
+from headrace.staging import CudaStaging, staging_of
 
 Barrier = Callable[[], object]
 """Returns when all ranks have called it: then all encode at once."""
@@ -75,7 +75,7 @@ def averaging_us(averager: Averager, gradients: Sequence[tuple[str, torch.Tensor
     )
 
 
-def _to_host(tensors: Sequence[torch.Tensor], staging: Staging) -> list[torch.Tensor]:
+def _to_host(tensors: Sequence[torch.Tensor], staging: CudaStaging) -> list[torch.Tensor]:
     """Return copies in host memory, when the device has completed all work until now."""
     hosts = [staging.to_host(tensor)[0] for tensor in tensors]
     staging.mark().synchronize()

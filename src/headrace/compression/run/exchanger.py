@@ -28,7 +28,7 @@ from headrace.compression.errors import ExchangeError
 from headrace.compression.run.failures import FailureReports, is_gloo
 from headrace.compression.run.messages import Messages, MessageWork
 from headrace.facades import offered_by
-from headrace.staging import Arrival, Staging, staging_of
+from headrace.staging import CudaStaging, staging_of
 
 TOGETHER_BYTES = 1 << 18
 """Payloads below this travel with others: copying them takes less time than a collective."""
@@ -114,8 +114,8 @@ class _Transfer:
     pack: _Pack
     joined: Request
     staged: Request
-    staging: Staging | None = None
-    ready: Arrival | None = None
+    staging: CudaStaging | None = None
+    ready: torch.cuda.Event | None = None
     begun: bool = False
     work: dist.Work | MessageWork | None = None
 
@@ -274,7 +274,7 @@ class Exchanger:
                 )
 
 
-def _like(request: Request, host: Tensor, staging: Staging) -> Request:
+def _like(request: Request, host: Tensor, staging: CudaStaging) -> Request:
     """Return a request in host memory for a copy of what another one sends."""
     if isinstance(request, AllReduce):
         return AllReduce(host)

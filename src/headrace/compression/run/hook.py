@@ -46,7 +46,7 @@ from headrace.compression.savings import reason_without_savings
 from headrace.compression.traffic import allreduce_bytes
 from headrace.facades import offered_by
 from headrace.job.switch import mark_step
-from headrace.staging import Arrival, staging_of
+from headrace.staging import staging_of
 
 if TYPE_CHECKING:
     pass
@@ -121,7 +121,7 @@ class Hook(HookFigures):
         self._parameters: dict[str, Tensor] = {**parameters}
         self._types = {name: p.dtype for name, p in parameters.items()}
         self._staging = staging_of(one_device(parameters, group))
-        self._marks: list[Arrival] = []  # on a device: of this step's buckets
+        self._marks: list[torch.cuda.Event] = []  # on a device: of this step's buckets
         self._scale = GradientScale(scaler)
         # what DDP drops of parameters that no rank used must not be taken from their residuals
         self._use = GradientUse(parameters) if model.finds_unused else None
@@ -421,7 +421,7 @@ class Hook(HookFigures):
             )
         return mean
 
-    def _exchange(self, gradients: Gradients, mark: Arrival | None) -> None:
+    def _exchange(self, gradients: Gradients, mark: torch.cuda.Event | None) -> None:
         """Encode and exchange a bucket that is not the last one; on the worker's thread.
 
         On a device on a stream beside that of the backward pass, after the bucket's `mark`.

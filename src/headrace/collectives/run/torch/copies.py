@@ -7,7 +7,7 @@ import torch
 
 from headrace.collectives.run.torch.buffers import check_writable
 from headrace.errors import InputError
-from headrace.staging import Arrival, CudaStaging
+from headrace.staging import CudaStaging
 
 
 @cache
@@ -45,7 +45,7 @@ class CudaCopies:
         self.devices = [device]
         self._staging = _staging(device)
         self._begun = self._staging.mark()
-        self._arrived: Arrival | None = None
+        self._arrived: torch.cuda.Event | None = None
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return completed, contiguous copies; waits in this thread, without the GIL."""
