@@ -10,6 +10,7 @@ import pytest
 from headrace.collectives.adapt.agent import Agent, TrafficCollector
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.executor import Executor
+from tests.conformance.groups import group
 from tests.job.stores import MemoryStore
 from tests.waiting import ENDLESS_S, HANG_S, no_hang
 
@@ -18,16 +19,8 @@ RANKS = 3
 
 @pytest.fixture
 def executors() -> Iterator[list[Executor]]:
-    members = [Executor(rank, RANKS, secret="agents", shared_memory=False) for rank in range(RANKS)]
-    addresses = [member.address for member in members]
-    threads = [threading.Thread(target=m.connect, args=(addresses,)) for m in members]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    yield members
-    for member in members:
-        member.close()
+    with group(RANKS, shared_memory=False) as members:
+        yield members
 
 
 class Job:

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +21,7 @@ from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor
 from headrace.testbed import Testbed, TestbedSpec, rank_environment
 from tests.conformance import warm
+from tests.conformance.groups import each
 from tests.waiting import JOB_S
 
 SAMPLED = pytest.mark.sampled(1, of="measured jobs")
@@ -57,21 +57,18 @@ def job(
     addresses = [executor.address for executor in executors]
     results: list[Any] = [None] * len(hosts)
 
-    def run(rank: int) -> None:
+    def run(executor: Executor) -> None:
+        rank = executor.rank
         mine = settings if isinstance(settings, CollectiveSettings) else settings(rank)
         try:
-            executors[rank].connect(addresses, 10.0)
-            results[rank] = part(executors[rank], store, hosts, mine, 30.0)
+            executor.connect(addresses, 10.0)
+            results[rank] = part(executor, store, hosts, mine, 30.0)
         except (CommunicationError, InputError) as error:
             results[rank] = error
         finally:
-            executors[rank].close()
+            executor.close()
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    each(executors, run)
     return results
 
 

@@ -14,6 +14,7 @@ from headrace.collectives.measure.survey import measure_ranks, survey
 from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor
 from headrace.job.load import MachineLoad, busiest
+from tests.conformance.groups import each
 
 QUICK = ProbeEffort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e6)
 
@@ -27,21 +28,17 @@ def together(hosts: Sequence[str], part: Callable[[GroupProber], object]) -> lis
     addresses = [one.address for one in executors]
     results: list[object] = [None] * len(hosts)
 
-    def run(rank: int) -> None:
+    def run(executor: Executor) -> None:
         try:
-            executors[rank].connect(addresses, 10.0)
-            member = GroupProber(executors[rank], hosts, deadline_s=20.0, idle_timeout_s=40.0)
-            results[rank] = part(member)
+            executor.connect(addresses, 10.0)
+            member = GroupProber(executor, hosts, deadline_s=20.0, idle_timeout_s=40.0)
+            results[executor.rank] = part(member)
         except CommunicationError as error:
-            results[rank] = error
+            results[executor.rank] = error
         finally:
-            executors[rank].close()
+            executor.close()
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    each(executors, run)
     return results
 
 
