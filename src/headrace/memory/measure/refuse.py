@@ -6,10 +6,12 @@ Each names the module, the reason and the remedy.
 # pyright: reportPrivateUsage=false
 
 import re
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from inspect import getclosurevars
 from itertools import chain
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -33,6 +35,13 @@ TENSOR_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulat
 """Methods that register hooks that a trace cannot have."""
 BY_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 """Names of torch's errors where a model looks at values of tensors."""
+_COLLECTING = "transformers.utils.output_capturing"
+"""Name of the module with hooks for hidden states and attentions."""
+_HOOK_REMEDIES = {
+    name: f"use torch.nn.utils.parametrizations.{function} in place of torch.nn.utils.{function}"
+    for name, function in (("WeightNorm", "weight_norm"), ("SpectralNorm", "spectral_norm"))
+}
+"""Remedies by the class of a hook; of others, to remove it."""
 _NOT_FAKE = "all Tensors to FakeTensors"
 """Part of torch's error where a model reads a tensor that is neither an argument nor its own."""
 _MOST_DEPTH = 3
@@ -63,7 +72,19 @@ _REMEDIES = {
 
 def is_hooked(module: nn.Module) -> bool:
     """Return whether a module has hooks that a trace cannot have."""
-    return any(map(module.__dict__.get, HOOKS))
+    kinds = filter(None, map(module.__dict__.get, HOOKS))
+    return any(not _is_idle(hook) for hooks in kinds for hook in hooks.values())
+
+
+def _is_idle(hook: object) -> bool:
+    """Return whether a hook collects outputs for a call of transformers, and no call asks for its.
+
+    A call that does leaves it in the model. Within a trace it adds to what the call returns.
+    """
+    if not isinstance(hook, FunctionType) or hook.__module__ != _COLLECTING:
+        return False
+    collected = sys.modules[_COLLECTING]._active_collector.get()
+    return not collected or getclosurevars(hook).nonlocals["key"] not in collected
 
 
 def has_global_hooks() -> bool:
@@ -90,10 +111,13 @@ def refuse_hooks(model: nn.Module) -> None:
                 "that it was made from",
             )
         for kind in HOOKS:
-            if getattr(module, kind):
+            if hooks := [hook for hook in getattr(module, kind).values() if not _is_idle(hook)]:
+                classes = (type(hook).__name__ for hook in hooks)
+                remedies = filter(None, map(_HOOK_REMEDIES.get, classes))
                 raise CaptureError(
                     f"module {module_label(name)} has {kind[1:].replace('_', ' ')}, which would "
-                    "run while the model is captured and not in training; remove them"
+                    "run while the model is captured and not in training; "
+                    + next(remedies, "remove them")
                 )
 
 

@@ -127,16 +127,26 @@ class FittedModule(nn.Module):
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The model's class where that saves itself, with its configuration, and else its own.
+        """The model's class where that is a model of transformers or a layer, and else its own.
 
         Trainers ask by `isinstance` whether a model has a configuration that checkpoints are to
-        have. `type` is `FittedModule` either way.
+        have, and which layers have hidden states, or are to be sharded. `type` is `FittedModule`
+        either way.
         """
         model = self.__dict__.get("_original")
-        return type(model) if hasattr(model, "save_pretrained") else type(self)
+        is_asked = any(
+            hasattr(model, name) for name in ("save_pretrained", "gradient_checkpointing")
+        )
+        return type(model) if is_asked else type(self)
 
     @__class__.setter
-    def __class__(self, own: type) -> None:  # as FSDP2 sets one
+    def __class__(self, own: type) -> None:
+        """Set a class: FSDP2 derives one from that of an object, which may be the model's."""
+        if not issubclass(own, FittedModule):
+            model = type(self.__dict__["_original"])
+            bases = tuple(type(self) if base is model else base for base in own.__bases__)
+            names = {n: value for n, value in vars(own).items() if not hasattr(FittedModule, n)}
+            own = type(own.__name__, bases, names)
         object.__dict__["__class__"].__set__(self, own)
 
     def __reduce__(self) -> tuple[Any, ...]:
