@@ -5,7 +5,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from types import MethodType
 from typing import Any
@@ -15,7 +15,9 @@ import pytest
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.nn.utils import parametrize
 
+from headrace.memory import fit
 from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.measure.captured import Capture
@@ -319,6 +321,34 @@ def test_autocast() -> None:
     once(x)
     with pytest.warns(UserWarning, match="other shapes, strides, autocast"):  # was not named
         cast(once)
+
+
+class Halved(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight / 2
+
+
+def parametrized() -> nn.Sequential:
+    """Return a model of its own class: copies of one have the same entries in torch's cache."""
+    torch.manual_seed(0)
+    layer = parametrize.register_parametrization(nn.Linear(4, 4), "weight", Halved())
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+@pytest.mark.parametrize("plans_first", [False, True])
+def test_parametrized_tensors_that_torch_caches(plans_first: bool) -> None:
+    """A trace read tensors of earlier calls in the cache: the model was refused."""
+    model, eager, x = parametrized(), parametrized(), torch.randn(3, 4)
+    fitted = fitted_module(model, sparing, captures=2)
+    if plans_first:
+        fitted(x).sum().backward()
+        model.zero_grad()
+    with parametrize.cached():
+        weights = [each[0].weight for each in (model, eager)]  # of an earlier call
+        assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager, steps=1)
+        assert [model[0].weight, eager[0].weight] == weights
 
 
 class Mixed(nn.Module):
@@ -658,6 +688,58 @@ def test_a_target_by_name_in_any_order() -> None:
     x, scale, y = torch.randn(3, 4, 4).unbind()
     expected = nn.functional.mse_loss(model(x, scale), y)
     fitted = fitted_module(model, sparing, conditions=StepConditions(loss=nn.MSELoss()))
+@lru_cache
+def positions(count: int) -> torch.Tensor:
+    return torch.linspace(0, 1, count)
+
+
+class Positioned(nn.Linear):
+    """A model with positions that a function computes once."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        return super().forward(input) + positions(self.out_features)
+
+
+@pytest.mark.parametrize("runs_before", [False, True])
+def test_tensors_in_caches_of_functions(runs_before: bool) -> None:
+    """A trace read those of other calls there, and left its own: models were refused, and ran no
+    more."""
+    positions.cache_clear()
+    model, x = Positioned(4, 4), torch.randn(3, 4)
+    eager = deepcopy(model)
+    if runs_before:
+        model(x)
+    fitted = fit(model, x, "1MiB", cache=False)
+    model.eval()(x)
+    model.train()
+    assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager)
+
+
+class Saving(nn.Linear):
+    """A model that saves itself, of which instances are asked for by its class."""
+
+    def save_pretrained(self, folder: str) -> None:
+        raise NotImplementedError
+
+
+class Sharded:
+    """A base of classes that a library derives from those of modules."""
+
+
+def test_a_class_that_is_derived_from_the_models_runs_schedules() -> None:
+    """FSDP2 derives one from an object's: fitted models of transformers lost their attributes."""
+    model, x = Saving(4, 2), torch.randn(3, 4)
+    model.config = {"width": 4}
+    fitted: Any = fitted_module(model, sparing)
+    assert isinstance(fitted, Saving)
+    fitted.__class__ = type("ShardedSaving", (Sharded, fitted.__class__), {})
+    assert isinstance(fitted, Sharded)
+    assert isinstance(fitted, Saving)
+    assert fitted.config is model.config
+    fitted(x).sum().backward()
+    assert fitted.budgets == (1,)
+
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for training in (True, False):

@@ -22,7 +22,7 @@ from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.available import available_bytes
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.losses import loss_alone
-from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.preserve import parametrized_anew, preserved
 from headrace.memory.measure.sizes import rounded_bytes
 from headrace.memory.measure.timing import Cost, device_name, stopwatch
 from headrace.units import size
@@ -116,7 +116,8 @@ def _measured(
             parameter.grad = torch.zeros_like(parameter) if accumulates else None
 
     def run() -> None:
-        outputs = loss_alone(called(*args, **kwargs))
+        with parametrized_anew():
+            outputs = loss_alone(called(*args, **kwargs))
         roots = [
             leaf
             for leaf in pytree.tree_leaves(outputs)

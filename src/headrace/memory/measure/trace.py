@@ -34,9 +34,10 @@ from headrace.memory.measure.attributes import (
 from headrace.memory.measure.captured import input_labels
 from headrace.memory.measure.composites import as_one_operator, is_composite
 from headrace.memory.measure.computation import Computation
+from headrace.memory.measure.function_caches import caches_emptied
 from headrace.memory.measure.linalg_checks import checks_as_operators
 from headrace.memory.measure.losses import loss_alone
-from headrace.memory.measure.preserve import attributes_preserved, preserved
+from headrace.memory.measure.preserve import attributes_preserved, parametrized_anew, preserved
 from headrace.memory.measure.recurrent import is_recurrent, traced_layers
 from headrace.memory.measure.refuse import (
     BY_VALUES,
@@ -116,7 +117,7 @@ def _trace(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         own = nullcontext() if goes_on else attributes_preserved(model)
-        with own, _changes_noted(model, changes):
+        with own, parametrized_anew(), caches_emptied(model), _changes_noted(model, changes):
             return loss_alone(model(*args, **kwargs))
 
     FakeTensorMode.cache_clear()  # results of earlier traces have lost their storages' bytes

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from headrace.facades import offered_by
@@ -388,6 +389,7 @@ def _kind(
         str(spec),
         tuple(map(_module_kind, modules)),
         has_global_hooks(),
+        parametrize._cache_enabled > 0,
         tuple(
             (tensor.requires_grad, tensor.dtype, *_geometry(tensor))
             for tensor in (*parameters, *buffers)
