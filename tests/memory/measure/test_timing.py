@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_reduce
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness
@@ -14,6 +18,7 @@ from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.arguments import WithLoss
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.measure.step import StepConditions, capture_step, profile_step, sample_of
 from headrace.memory.measure.timing import (
     Cost,
     Roofline,
@@ -200,3 +205,58 @@ def test_measured_positions_are_inside_of_the_input() -> None:
     ]
     assert list(captured.fills.values()) == [1 * 3 + 1]
     measured_graph(captured, CPU)
+
+
+class Reducing(nn.Module):
+    """A layer whose scale is a sum over all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * all_reduce(x.sum(0), "sum", dist.group.WORLD)
+
+
+class Runs(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_operators_between_ranks_are_not_run() -> None:
+    """Each rank ran them as often as its time allowed, and not at all where its cache had the cost:
+    those of later steps met the ones left over, and summed other tensors."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        model, sample = Reducing(), torch.randn(3, 4)
+        captured = capture_step(model, sample, StepConditions(), Exactness.LOSSY)
+        with Runs() as runs:
+            profile = profile_step(model, captured, StepConditions(), sample=sample_of(sample))
+    finally:
+        dist.destroy_process_group()
+    assert default(profile.graph, "all_reduce").time_us == 0
+    assert default(profile.graph, "addmm").time_us > 0
+    assert "aten.addmm.default" in runs.operators
+    assert not any("c10d" in name for name in runs.operators)
+    assert profile.provenance["eager"] == "it exchanges tensors with other ranks"
+
+
+class Eighths(nn.Module):
+    """Numbers that are rounded to 8 bits."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float8_e4m3fn).to(x.dtype)
+
+
+def test_operators_of_floats_of_8_bits_are_measured() -> None:
+    """A fit ended in torch's error that it has no random numbers of the type."""
+    captured = capture(nn.Sequential(nn.Linear(4, 4), Eighths()), (torch.randn(4, 4),))
+    graph = measured_graph(captured, CPU, single_runs=True)
+    assert sum(operator.name.startswith("_to_copy") for operator in graph.operators) > 1

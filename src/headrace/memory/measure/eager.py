@@ -25,6 +25,7 @@ from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.preserve import parametrized_anew, preserved
 from headrace.memory.measure.sizes import rounded_bytes
 from headrace.memory.measure.timing import Cost, device_name, stopwatch
+from headrace.memory.operators.variant import communicates
 from headrace.units import size
 
 _MARGIN = 1.25
@@ -87,6 +88,8 @@ def _refusal(
         return "parameters have hooks on their gradients"
     if not _writes_buffers_alone(captured):
         return "it writes into parameters or inputs"
+    if any(node is not None and communicates(node.target) for node in captured.nodes):
+        return "it exchanges tensors with other ranks"  # which may not run it at the same time
     available = available_bytes(device)
     if available is None:
         return "it is not known how much memory is available"

@@ -27,6 +27,7 @@ from headrace.memory.operators import (
     variants,
 )
 from headrace.memory.operators.copies import CopyStore
+from headrace.memory.operators.variant import communicates
 
 
 def with_implementations(
@@ -64,8 +65,9 @@ def _copy_variants(capture: Capture, store: CopyStore) -> dict[Node, list[Varian
         base, index = capture.bases[storage]
         if not index and storage not in capture.retained.union(capture.graph.outputs):
             root[node] = base
-    forward = [node for node in capture.nodes[:count] if node and not is_training_batch_norm(node)]
-    backward = [node for node in capture.nodes[count:] if node]
+    nodes = [node if node and not communicates(node.target) else None for node in capture.nodes]
+    forward = [node for node in nodes[:count] if node and not is_training_batch_norm(node)]
+    backward = [node for node in nodes[count:] if node]
     return copy_variants(store, forward, backward, root)
 
 

@@ -23,7 +23,7 @@ from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.captured import Capture, Stored, TracedCall
 from headrace.memory.measure.sizes import ROUNDING, rounded_bytes
 from headrace.memory.operators import attention, convolution, copies, loss, products, recurrent
-from headrace.memory.operators.variant import as_traced, source, target_name
+from headrace.memory.operators.variant import as_traced, communicates, source, target_name
 from headrace.roofline import Roofline
 
 MIN_RUNS = 3
@@ -72,6 +72,8 @@ def measured_graph(
     Each operator is run on random tensors of its shapes and strides, those of equal arguments once.
 
     Parameters
+    Operators that exchange tensors with other ranks are not run, and cost nothing: each occurs once
+    in a schedule.
     ----------
     cache : earlier costs, by operator, arguments and device; what is measured is added.
     single_runs : whether the time of an operator is that of one run, whatever is in the device's
@@ -91,6 +93,9 @@ def measured_graph(
         count += 1
         key = f"{_signature(capture, call)} on {where}"
         if key not in cache:
+        # other ranks may have its cost in their cache, or run it more often in the same time
+        if communicates(call.target):
+            return Cost(0.0, 0)
             try:
                 cache[key] = _measure(capture, call, device, None if single_runs else others)
             except torch.OutOfMemoryError:

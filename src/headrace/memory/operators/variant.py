@@ -12,6 +12,8 @@ from headrace.facades import public_value
 from headrace.memory.exactness import Exactness
 
 aten = torch.ops.aten
+_COMMUNICATION = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem")
+"""Namespaces of torch's operators between ranks."""
 
 
 @public_value("headrace.memory.operators")
@@ -105,6 +107,11 @@ def argument(node: Node, name: str) -> Any:
         if parameter.name == name:
             return node.args[index] if index < len(node.args) else parameter.default_value
     raise KeyError(name)
+
+
+def communicates(target: object) -> bool:
+    """Return whether an operator exchanges tensors with other ranks."""
+    return isinstance(target, OpOverload) and target.namespace in _COMMUNICATION
 
 
 def target_name(target: Callable[..., Any]) -> str:
