@@ -539,6 +539,33 @@ def test_schedules_of_several_budgets_take_turns() -> None:
         fitted.set_budget(9)
 
 
+class Placed(nn.Module):
+    """Features in the places of some tokens, as in models of images and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.features = nn.Embedding(8, 4), nn.Linear(6, 4)
+
+    def forward(self, tokens: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        places, features = tokens == 7, self.features(images)
+        torch._check_tensor_all(places.sum() == len(features), lambda: "features do not match")
+        return self.embedding(tokens).masked_scatter(places.unsqueeze(-1), features).tanh()
+
+
+def test_checks_of_values_are_those_of_each_step() -> None:
+    """Models of images and text were refused: the check is control flow on values."""
+    model, images = Placed(), torch.randn(2, 6)
+    tokens = torch.tensor([[1, 7, 2, 3], [7, 1, 5, 4]])
+    eager = deepcopy(model)
+    fitted = fit(model, (tokens, images), "1MiB", exact=True, cache=False)
+    calls = partial(fitted, tokens, images), fitted, partial(eager, tokens, images), eager
+    assert_trains_alike(*calls)
+    with pytest.raises(ValueError, match="a check of the model does not hold on this batch"):
+        fitted(tokens.clamp(max=6), images)
+    with pytest.raises(RuntimeError, match="features do not match"):
+        model(tokens.clamp(max=6), images)
+
+
 class Optional(nn.Module):
     """A model that takes constants beside tensors."""
 
@@ -661,33 +688,6 @@ def test_methods_of_modules_that_the_model_has_otherwise_are_the_models() -> Non
     assert fitted.float() is fitted
 
 
-def test_by_position_and_by_name_is_one_step() -> None:
-    """Arguments by name were another kind of step, as were names in another order."""
-    model, x = Optional(), torch.randn(4, 4)
-    fitted = fitted_module(model, sparing)
-    eager = model(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.testing.assert_close(fitted(x), eager)
-        torch.testing.assert_close(fitted(x=x), eager)
-
-
-class TwoInputs(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return self.linear(x) * scale
-
-
-def test_a_target_by_name_in_any_order() -> None:
-    """The target was the last name of the call, and beside arguments by position the last of
-    these: the loss was of the wrong tensors, without an error where shapes were equal."""
-    model = TwoInputs()
-    x, scale, y = torch.randn(3, 4, 4).unbind()
-    expected = nn.functional.mse_loss(model(x, scale), y)
-    fitted = fitted_module(model, sparing, conditions=StepConditions(loss=nn.MSELoss()))
 @lru_cache
 def positions(count: int) -> torch.Tensor:
     return torch.linspace(0, 1, count)
@@ -740,6 +740,33 @@ def test_a_class_that_is_derived_from_the_models_runs_schedules() -> None:
     assert fitted.budgets == (1,)
 
 
+def test_by_position_and_by_name_is_one_step() -> None:
+    """Arguments by name were another kind of step, as were names in another order."""
+    model, x = Optional(), torch.randn(4, 4)
+    fitted = fitted_module(model, sparing)
+    eager = model(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(fitted(x), eager)
+        torch.testing.assert_close(fitted(x=x), eager)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * scale
+
+
+def test_a_target_by_name_in_any_order() -> None:
+    """The target was the last name of the call, and beside arguments by position the last of
+    these: the loss was of the wrong tensors, without an error where shapes were equal."""
+    model = TwoInputs()
+    x, scale, y = torch.randn(3, 4, 4).unbind()
+    expected = nn.functional.mse_loss(model(x, scale), y)
+    fitted = fitted_module(model, sparing, conditions=StepConditions(loss=nn.MSELoss()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for training in (True, False):

@@ -28,6 +28,7 @@ from headrace.memory.measure.sizes import (
     storage_key,
     tensors_of,
 )
+from headrace.memory.measure.value_checks import is_value_check
 from headrace.memory.operators import is_rewritten, recurrent
 from headrace.memory.operators.variant import argument
 
@@ -119,7 +120,7 @@ class _Reader:
         later ones draw. So are checks, which have no results.
         """
         unread = [
-            n for n in self.fx.nodes if n.op == "call_function" and (_is_random(n) or is_check(n))
+            n for n in self.fx.nodes if n.op == "call_function" and (_is_random(n) or _is_check(n))
         ]
         roots = (self.fx.output_node(), *self.effects, *unread)
         computing = _ancestors(*roots).difference(self.effects)
@@ -168,7 +169,7 @@ class _Reader:
 
     def _create(self, node: Node) -> None:
         """Add the storages of a node's outputs."""
-        if is_check(node):
+        if _is_check(node):
             return
         returned = node.meta["val"]
         if isinstance(returned, torch.Tensor):
@@ -240,6 +241,10 @@ def _is_random(node: Node) -> bool:
         return False
     names = [parameter.name for parameter in target._schema.arguments]
     return "dropout_p" not in names or argument(node, "dropout_p") != 0  # attention
+
+
+def _is_check(node: Node) -> bool:
+    return is_check(node) or is_value_check(node)
 
 
 def _is_effect(node: Node) -> bool:

@@ -32,6 +32,8 @@ MEASURED_S = 0.05
 """An operator is run until these seconds have passed, between `MIN_RUNS` and `MAX_RUNS` times."""
 _PIVOTS = ("pivots", "LU_pivots")
 """Names of arguments of ATen operators that are rows, counted from 1."""
+_SCATTERED = (torch.ops.aten.masked_scatter.default, torch.ops.aten.masked_scatter_backward.default)
+"""Operators with a mask that selects no more elements than another operand has."""
 _CACHE_BYTES = 64 << 20
 """Of the last level, where the system does not tell."""
 
@@ -70,10 +72,10 @@ def measured_graph(
     """Return the captured graph with times and workspaces as measured on a device.
 
     Each operator is run on random tensors of its shapes and strides, those of equal arguments once.
-
-    Parameters
     Operators that exchange tensors with other ranks are not run, and cost nothing: each occurs once
     in a schedule.
+
+    Parameters
     ----------
     cache : earlier costs, by operator, arguments and device; what is measured is added.
     single_runs : whether the time of an operator is that of one run, whatever is in the device's
@@ -91,11 +93,11 @@ def measured_graph(
         nonlocal count
         report(count)
         count += 1
-        key = f"{_signature(capture, call)} on {where}"
-        if key not in cache:
         # other ranks may have its cost in their cache, or run it more often in the same time
         if communicates(call.target):
             return Cost(0.0, 0)
+        key = f"{_signature(capture, call)} on {where}"
+        if key not in cache:
             try:
                 cache[key] = _measure(capture, call, device, None if single_runs else others)
             except torch.OutOfMemoryError:
@@ -210,7 +212,7 @@ def _measure(
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
         )
-        _fill_pivots(call.target, args)
+        _make_valid(call.target, args)
         traced = [capture.example(storage) for storage in call.outputs]
         layouts = [(output.stride(), output.untyped_storage().nbytes()) for output in traced]
 
@@ -268,13 +270,18 @@ def _example_of(capture: Capture, argument: Any, device: torch.device) -> Any:
     return _example(value, device)
 
 
-def _fill_pivots(target: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Set the pivots that an operator reads to 1, the first row: kernels refuse 0."""
-    schema = target._schema if isinstance(target, OpOverload) else None
-    parameters = () if schema is None else schema.arguments
+def _make_valid(target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Set pivots that an operator reads to 1, the first row, and masks of copied elements to none.
+
+    Kernels refuse others.
+    """
+    operator = getattr(target, "target", target)  # of one that copies activations, too
+    parameters = operator._schema.arguments if isinstance(operator, OpOverload) else ()
     for parameter, argument in zip(parameters, args, strict=False):
         if parameter.name in _PIVOTS:
             argument.fill_(1)
+        elif parameter.name == "mask" and operator in _SCATTERED:
+            argument.untyped_storage().fill_(0)  # which may be expanded
 
 
 def _is_read_by_the_host(node: Node) -> bool:
@@ -299,8 +306,10 @@ def _example(value: Any, device: torch.device) -> Any:
         return value
     length = value.untyped_storage().nbytes() // value.dtype.itemsize
     flat = torch.zeros(length, dtype=value.dtype, device=device)
-    if value.dtype.is_floating_point:
+    if value.dtype.is_floating_point and value.dtype.itemsize > 1:
         flat.uniform_(0.5, 1.0)
+    elif value.dtype.is_floating_point:  # types of 8 bits have no random numbers
+        flat.fill_(0.75)
     elif value.dtype == torch.bool:
         flat.bernoulli_(0.5)
     if value.device.type == "cpu" != device.type:

@@ -48,6 +48,7 @@ from headrace.memory.measure.refuse import (
 )
 from headrace.memory.measure.running_averages import averages_as_tensors
 from headrace.memory.measure.tensors_alone import TensorsAlone
+from headrace.memory.measure.value_checks import deferred_check, is_check_of_all
 
 _SET_DATA = torch.Tensor.data.__set__  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
 
@@ -188,6 +189,8 @@ class _ForwardMode(TorchFunctionMode):
 
 @contextmanager
 def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
+        if is_check_of_all(func):
+            return deferred_check(*args)
     """Note in every node the module that it is traced in.
 
     After an error `entered` has the modules that it occurred in.
