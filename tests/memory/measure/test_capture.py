@@ -397,3 +397,34 @@ def test_tensors_that_a_call_assigns_are_refused() -> None:
     assert model.calls == 0
     assert model.mean.equal(torch.zeros(2))
     assert list(model.state_dict()) == ["mean", "linear.weight", "linear.bias"]
+
+
+def test_a_seed_that_a_call_sets_is_refused() -> None:
+    """Steps drew other numbers than eager's, whose call began from the seed."""
+
+    def seeded(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.rand_like(x)
+
+    def forked(x: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng([]):
+            return seeded(x)
+
+    model, x = nn.Sequential(nn.ReLU(), Computing(seeded)), torch.randn(2, 2)
+    before = torch.get_rng_state()
+    for function in (seeded, forked):
+        model[1].function = function
+        with pytest.raises(CaptureError, match="module '1' sets the seed of torch's generator"):
+            capture(model, (x,))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", ["weight_norm", "spectral_norm"])
+def test_norms_by_hooks_are_refused_with_those_that_need_none(name: str) -> None:
+    """The remedy was to remove the hooks, which are the norm."""
+    model = nn.Sequential(getattr(nn.utils, name)(nn.Linear(2, 2)))
+    with pytest.raises(CaptureError, match=rf"use torch\.nn\.utils\.parametrizations\.{name} in"):
+        capture(model, (torch.randn(2, 2),))
+    model = nn.Sequential(getattr(nn.utils.parametrizations, name)(nn.Linear(2, 2)))
+    capture(model, (torch.randn(2, 2),))

@@ -51,6 +51,8 @@ from headrace.memory.measure.tensors_alone import TensorsAlone
 from headrace.memory.measure.value_checks import deferred_check, is_check_of_all
 
 _SET_DATA = torch.Tensor.data.__set__  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+_SEED = 0x6865_6164_7261_6365
+"""Of torch's generator during a trace: a model that sets another one is refused."""
 
 
 def traced_step(
@@ -114,6 +116,7 @@ def _trace(
 ) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
     entered: list[str] = []
     before = _host_state()
+    torch.default_generator.manual_seed(_SEED)
     changes: list[tuple[AttributeChange, ...]] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -155,7 +158,7 @@ def _host_state() -> Hashable:
 
 
 class _ForwardMode(TorchFunctionMode):
-    """Refuses hooks on tensors and new data of them; calls composite functions as traces have them.
+    """Refuses hooks on tensors, new data of them, and seeds; calls composites as traces have them.
 
     Parameters
     ----------
@@ -169,6 +172,12 @@ class _ForwardMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch."""
         module = module_label(self.entered[-1] if self.entered else "")
+        if torch.initial_seed() != _SEED:
+            raise CaptureError(
+                f"module {module} sets the seed of torch's generator in its forward pass, which "
+                "captured steps would not; draw such numbers before, and pass them, or leave the "
+                "module outside of what is fitted"
+            )
         if func in TENSOR_HOOKS:
             raise CaptureError(
                 f"module {module} calls {func.__name__} "
@@ -180,6 +189,8 @@ class _ForwardMode(TorchFunctionMode):
                 f"module {module} assigns the .data of a tensor in its forward pass, which "
                 "captured steps would not; write into it in place: tensor.data.copy_(...)"
             )
+        if is_check_of_all(func):
+            return deferred_check(*args)
         if is_composite(func):
             return as_one_operator(func, *args, **(kwargs or {}))
         if is_recurrent(func, args):
@@ -189,8 +200,6 @@ class _ForwardMode(TorchFunctionMode):
 
 @contextmanager
 def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
-        if is_check_of_all(func):
-            return deferred_check(*args)
     """Note in every node the module that it is traced in.
 
     After an error `entered` has the modules that it occurred in.
