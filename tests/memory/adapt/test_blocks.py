@@ -168,6 +168,23 @@ def test_a_cache_of_keys_among_arguments_is_an_error_with_a_remedy() -> None:
         fit_blocks(model, list(model.layers), torch.randn(3, 2), "1MiB")
 
 
+class Scaling(Chain):
+    """A chain behind a part that looks at values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x / x.abs().amax().item() if x.isfinite().all() else x.nan_to_num()
+        return super().forward(x)
+
+
+def test_a_part_outside_of_the_blocks_may_look_at_values() -> None:
+    """It was refused, though only blocks are captured: on fake tensors there are no values."""
+    torch.manual_seed(0)
+    model, x = Scaling(), sample()
+    eager = deepcopy(model)
+    fit_blocks(model, list(model.layers), x, "1GiB")
+    assert_trains_alike(lambda: model(x), model, lambda: eager(x), eager)
+
+
 def test_a_head_that_needs_more_than_the_blocks_is_counted(chain: Chain) -> None:
     """Once only what it stores was counted, and not what it needs while it runs."""
     model = deepcopy(chain)

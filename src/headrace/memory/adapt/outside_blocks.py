@@ -25,6 +25,7 @@ from headrace.memory.measure.arguments import named_parts
 from headrace.memory.measure.fake_step import failures_unlogged
 from headrace.memory.measure.live_bytes import LiveBytes
 from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.read_values import ValuesReadAs
 from headrace.memory.measure.running_averages import averages_as_tensors
 from headrace.memory.measure.step import require_arguments, sample_of
 
@@ -93,7 +94,7 @@ def traced_outside(
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
             alive.ignore(state)
             alive.note((args, kwargs))
-            with alive:
+            with ValuesReadAs(1), alive:
                 _step(functional_call(model, state, args, kwargs))
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
