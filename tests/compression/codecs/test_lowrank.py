@@ -375,3 +375,14 @@ def test_atomo_survives_odd_gradients():
     one = torch.outer(torch.arange(1.0, 9), torch.arange(1.0, 41))  # of rank 1
     mean = call(atomo("atomo:1"), [[one.clone()]], [[{}]])[0][0]
     torch.testing.assert_close(mean, one, rtol=0.02, atol=1)
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+def test_autocast_does_not_round_factors(feedback):
+    """A backward pass within autocast had factors of rank 1, and of atomo, in bfloat16."""
+    for codec in (powersgd("powersgd:1"), atomo("atomo:2")):
+        means = []
+        for enabled in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                means += call(codec, gradients(2), empty_states(2), feedback=feedback)
+        assert equal_bits(means)

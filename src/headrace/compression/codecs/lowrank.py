@@ -184,7 +184,12 @@ def _product(factor: Tensor, matrix: Tensor, out: Tensor) -> None:
     if len(factor) > 1:
         torch.mm(factor, matrix, out=out)
     else:
-        out.copy_(torch.mm(factor.expand(2, -1), matrix)[:1])
+        out.copy_(_exact_product(factor.expand(2, -1), matrix)[:1])
+
+
+def _exact_product(first: Tensor, second: Tensor) -> Tensor:
+    """Return the product of matrices in their type, whatever autocast a backward pass runs in."""
+    return torch.mm(first, second, out=first.new_empty((len(first), second.shape[1])))
 
 
 def _wide(matrix: Tensor) -> Tensor:
@@ -311,10 +316,10 @@ def spectral_factors(
             (matrix.shape[1], rank)
         )
     scaled = matrix / scale if largest > 0 else matrix
-    squares, vectors = torch.linalg.eigh(scaled @ scaled.T)  # ascending
+    squares, vectors = torch.linalg.eigh(_exact_product(scaled, scaled.T))  # ascending
     if random is None:
         left = vectors[:, -rank:].flip(1)
-        return left, matrix.T @ left
+        return left, _exact_product(matrix.T, left)
     chances = sampling_chances(download(squares.clamp(min=0).sqrt().double()), rank)
     ends = chances.cumsum(0)
     places = torch.arange(rank, device="cpu") + torch.rand(
@@ -324,7 +329,7 @@ def spectral_factors(
     sampled.clamp_(max=len(chances) - 1)
     left = vectors[:, upload(sampled, matrix.device)]
     weights = upload(chances[sampled].reciprocal().float(), matrix.device)
-    return left, (matrix.T @ left).mul_(weights)
+    return left, _exact_product(matrix.T, left).mul_(weights)
 
 
 def sampling_chances(values: Tensor, count: int) -> Tensor:
