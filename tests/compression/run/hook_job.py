@@ -1,8 +1,6 @@
 """One rank of a job whose gradients are compressed; run by test_hook.py. Arguments: what, more."""
 
 import copy
-import gc
-import hashlib
 import io
 import json
 import os
@@ -21,16 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel
 
 # registers the backend where headrace is not installed
 import headrace.torch  # noqa: F401 # pyright: ignore[reportUnusedImport]
 from headrace.compression import (
-    Auto,
-    CodecSpec,
-    CompressionError,
     HandSet,
     Policy,
     ddp_hook,
@@ -41,60 +35,43 @@ from headrace.compression.codecs.requests import run_together
 from headrace.compression.run.exchanger import Exchanger
 from headrace.compression.run.hook import Hook
 from tests.compression import device_double
+from tests.compression.run.hook_checkpoints import (
+    a_checkpoint_of_another_policy_keeps_the_hooks_codecs,
+    a_checkpoint_of_the_policy_or_an_earlier_version_has_its_codecs,
+)
+from tests.compression.run.hook_pairs import (
+    a_pair_continues_from_a_state_in_its_first_step,
+    a_pair_goes_on_where_the_module_is_wrapped_again,
+    a_pair_of_state_and_hook_is_the_same_hook,
+)
+from tests.compression.run.hook_parameters import (
+    a_policy_that_compresses_nothing_is_warned_of_once,
+    layers_frozen_before_the_hook_are_averaged_or_left_alone,
+    memory_formats_make_no_difference,
+    names_are_those_without_checkpointing,
+    names_of_ddp_are_parameters_names_everywhere,
+    parameters_that_were_frozen_at_first_keep_their_residual,
+    patterns_take_the_names_that_ddp_prints,
+    patterns_that_match_nothing_are_warned_of,
+    unused_parameters_keep_their_residual,
+)
+from tests.compression.run.hook_training import (
+    BUCKET_MB,
+    RATE,
+    Net,
+    backward,
+    data,
+    descend,
+    digest,
+    parallel,
+    refuses,
+    weights,
+)
 from tests.compression.states import same
 from tests.waiting import ENDLESS_S, HANG_S
 
-BUCKET_MB = 0.02  # several buckets
 CODECS = ("powersgd:2", "powersgd:2+bf16", "minmax:4", "sign", "topk:5%", "dgc:5%", "randomk:10%",
           "qsgd:4", "fp8", "bf16", "fp16", "none")  # fmt: skip
-RATE = 0.05
-
-
-class Net(nn.Module):
-    """Matrices, biases, a norm, and a branch that only some steps take."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(40, 60)
-        self.norm = nn.LayerNorm(60)
-        self.middle = nn.Linear(60, 60)
-        self.branch = nn.Linear(60, 60)
-        self.last = nn.Linear(60, 30)
-
-    def forward(self, x: Tensor, branch: bool = True) -> Tensor:
-        x = x.to(self.first.weight.dtype)
-        x = self.middle(torch.tanh(self.norm(self.first(x))))
-        return self.last(torch.tanh(x + self.branch(x) if branch else x))
-
-
-def data(step: int, rank: int) -> Tensor:
-    return torch.randn(8, 40, generator=torch.Generator().manual_seed(1000 * step + rank))
-
-
-def parallel(**options: Any) -> DistributedDataParallel:
-    options.setdefault("bucket_cap_mb", BUCKET_MB)
-    return DistributedDataParallel(Net(), **options)
-
-
-def backward(model: nn.Module, step: int, rank: int, **how: Any) -> None:
-    model.zero_grad()
-    model(data(step, rank), **how).square().mean().backward()
-
-
-def descend(model: nn.Module) -> None:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.sub_(parameter.grad, alpha=RATE)
-
-
-def weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def digest(*tensors: Tensor) -> str:
-    return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()[:16]
 
 
 def simulated(
@@ -191,84 +168,6 @@ def a_cast_to_the_gradients_own_type_is_what_ddp_does() -> None:
         assert torch.equal(weights(plain), weights(model)), step
     assert hook.statistics.sent_bytes == hook.statistics.plain_bytes > 0
     assert hook.averager.is_plain(dict.fromkeys(hook.codecs, torch.bfloat16))
-    hook.close()
-
-
-def a_pair_of_state_and_hook_is_the_same_hook() -> None:
-    """Trainers that own the loop register a state and a hook, before there is a wrapped model."""
-    policy = Policy(codec="minmax:4", except_for=["first.*"])
-    ours = parallel(find_unused_parameters=True)  # a pair cannot know whether its model does
-    hook = ddp_hook(ours, policy)
-    network = Net()
-    state, on_bucket = hook_pair(network, policy, start_after=0)
-    refuses(lambda: state.hook, "needs one before")
-    model = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB)
-    model.register_comm_hook(state, on_bucket)
-    for step in range(3):
-        for each in (ours, model):
-            backward(each, step, dist.get_rank())
-            descend(each)
-        assert torch.equal(weights(ours), weights(model)), step
-    assert state.hook.codecs == hook.codecs
-    assert state.hook.figures()["sent_bytes"] == hook.figures()["sent_bytes"]
-    state.hook.close()
-    hook.close()
-    other, on_bucket = hook_pair(nn.Linear(9, 9), policy)
-    model = parallel()
-    model.register_comm_hook(other, on_bucket)
-    refuses(lambda: backward(model, 0, dist.get_rank()), "given to hook_pair has not")
-
-
-def a_pair_goes_on_where_the_module_is_wrapped_again() -> None:
-    """All gradients were zero: torch made other nodes, by which no parameter counted as used."""
-    ours, network = parallel(find_unused_parameters=True), Net()
-    hook = ddp_hook(ours, "minmax:4")
-    state, on_bucket = hook_pair(network, "minmax:4")
-
-    def wrapped() -> DistributedDataParallel:
-        gc.collect()  # the model that was wrapped before, and what it holds of torch
-        model = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB)
-        model.register_comm_hook(state, on_bucket)
-        return model
-
-    model = wrapped()
-    for step in range(4):
-        if step == 2:
-            del model
-            model = wrapped()
-        backward(ours, step, dist.get_rank())
-        backward(model, step, dist.get_rank())
-        descend(ours)
-        descend(model)
-        assert torch.equal(weights(ours), weights(network)), step
-    del model
-    network.first.requires_grad_(False)
-    backward(wrapped(), 4, dist.get_rank())
-    assert network.last.weight.grad is not None
-    assert network.last.weight.grad.any()
-    state.hook.close()
-    hook.close()
-
-
-def a_pair_continues_from_a_state_in_its_first_step() -> None:
-    """A pair had no hook to load a state before its first step, which sent no residual."""
-    ours = parallel(find_unused_parameters=True)
-    hook = ddp_hook(ours, "minmax:2")
-    for step in range(2):
-        backward(ours, step, dist.get_rank())
-        descend(ours)
-    network = copy.deepcopy(ours.module)
-    state, on_bucket = hook_pair(network, "minmax:2")
-    state.load_state_dict(copy.deepcopy(hook.state_dict()))
-    model = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB)
-    model.register_comm_hook(state, on_bucket)
-    for each in (ours, model):
-        backward(each, 2, dist.get_rank())
-        descend(each)
-    assert torch.equal(weights(ours), weights(model))
-    assert state.hook.step == hook.step == 3
-    state.load_state_dict(hook.state_dict())
-    state.hook.close()
     hook.close()
 
 
@@ -479,75 +378,6 @@ def accumulates_without_synchronization() -> None:
     hook.close()
 
 
-def unused_parameters_keep_their_residual() -> None:
-    """What was sent of the residual of a parameter that no rank used was lost: DDP drops the mean.
-
-    Updates that arrive and residuals add up to the gradients, whoever uses the parameter.
-    """
-    rank, name = dist.get_rank(), "branch.weight"
-    for codec, later, pair, options, zeros in (
-        ("powersgd:1", "powersgd:1", False, {}, False),
-        ("topk:5%", "none", True, {}, False),
-        ("minmax:2", "bf16", False, {"gradient_as_bucket_view": True}, True),
-    ):
-        model = parallel(find_unused_parameters=True, **options)
-        state, on_bucket = hook_pair(model.module, codec, when="during")
-        if pair:
-            model.register_comm_hook(state, on_bucket)
-        hook = None if pair else ddp_hook(model, codec)
-        weight = model.module.branch.weight
-        sums = torch.zeros((2, *weight.shape))  # of gradients, and of updates
-        for step, users in enumerate(((0, 1), (0,), (), (), (1,), (0, 1))):
-            model.zero_grad(set_to_none=not zeros)
-            alone = copy.deepcopy(model.module)
-            alone(data(step, rank), branch=rank in users).square().mean().backward()
-            if alone.branch.weight.grad is not None:
-                sums[0] += alone.branch.weight.grad
-            model(data(step, rank), branch=rank in users).square().mean().backward()
-            hook = hook or state.hook
-            if step == 2:
-                hook.set_codec(name, later)
-            if users:
-                sums[1] += weight.grad
-            else:
-                assert not weight.grad.any() if zeros else weight.grad is None
-        model.zero_grad()
-        model(data(0, rank)).mul(0).sum().backward()  # it is used: its residual goes on
-        assert weight.grad.any() == (later == codec)
-        sums[1] += weight.grad
-        assert hook is not None
-        left = hook.averager.residual(name)
-        dist.all_reduce(left)
-        dist.all_reduce(sums)  # the mean times the ranks
-        tolerance = 1e-2 if later == "bf16" else 1e-5
-        torch.testing.assert_close(left + sums[1], sums[0], rtol=0, atol=tolerance * 0.1)
-        hook.close()
-
-
-def parameters_that_were_frozen_at_first_keep_their_residual() -> None:
-    """A GAN's discriminator, frozen in its generator's steps, lost its residual in every one."""
-    name = "branch.weight"
-    for pair in (False, True):
-        model = parallel(find_unused_parameters=True)
-        branch = model.module.branch.requires_grad_(False)
-        state, on_bucket = hook_pair(model.module, "powersgd:1")
-        if pair:
-            model.register_comm_hook(state, on_bucket)
-        hook = None if pair else ddp_hook(model, "powersgd:1")
-        before = torch.zeros(branch.weight.shape)
-        for step in range(6):
-            branch.requires_grad_(step % 2 == 1)
-            for parameter in model.parameters():
-                parameter.grad = parameter.grad if step % 2 == 0 else None
-            model(data(step, dist.get_rank())).square().mean().backward()
-            hook = hook or state.hook
-            left = hook.averager.residual(name)
-            assert torch.equal(left, before) == (step % 2 == 0), (pair, step)
-            before = left
-        assert hook is not None
-        hook.close()
-
-
 def codecs_change_between_steps() -> None:
     model = parallel()
     hook = ddp_hook(model, "powersgd:1", when="during")
@@ -567,230 +397,6 @@ def codecs_change_between_steps() -> None:
     assert sent[0] < sent[1] < sent[2] == sent[3] + flag_bytes
     assert sent[3] > sent[4] > sent[0]
     hook.close()
-
-
-def loaded(
-    policy: Any, state: dict[str, Any], **options: Any
-) -> tuple[DistributedDataParallel, Hook, list[str]]:
-    """A hook of a policy that goes on from a state, and the warnings of that."""
-    model = parallel()
-    hook = ddp_hook(model, policy, **options)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        hook.load_state_dict(state)
-    return model, hook, [str(warning.message) for warning in warned]
-
-
-def a_checkpoint_of_another_policy_keeps_the_hooks_codecs() -> None:
-    """The saved codecs replaced those of the script's new policy, without a word or a check.
-
-    Residuals go on: updates and residuals add up to the gradients, with the new codecs.
-    """
-    rank, name = dist.get_rank(), "first.weight"
-    gentle = Auto(levels=["none", "minmax:4"])
-    states: dict[str, dict[str, Any]] = {}
-    for saved in ("powersgd:2", "dgc:5%", "minmax:2", "auto"):
-        model = parallel()
-        hook = ddp_hook(model, saved)
-        for step in range(2):
-            backward(model, step, rank)
-        states[saved] = copy.deepcopy(hook.state_dict())
-        hook.close()
-    for saved, policy, codec in (
-        ("powersgd:2", "topk:5%", "topk:5%"),
-        ("powersgd:2", "powersgd:4", "powersgd:4"),
-        ("powersgd:2", "none", "none"),
-        ("dgc:5%", "minmax:4", "minmax:4"),
-        ("minmax:2", gentle, "none"),
-        ("auto", gentle, "none"),
-        ("auto", "none", "none"),
-        ("auto", Policy(codec="minmax:4", except_for=["middle.*"]), "minmax:4"),
-    ):
-        model, hook, texts = loaded(policy, states[saved])
-        assert len(texts) == (rank == 0), (saved, policy, texts)
-        assert all(f"is of {states[saved]['policy']}, this hook of" in text for text in texts)
-        assert str(hook.codecs[name]) == codec
-        total = hook.averager.residual(name)
-        entry = states[saved]["parameters"].get(name)
-        assert torch.equal(total, torch.zeros(60, 40) if entry is None else entry["residual"])
-        alone = copy.deepcopy(model.module)
-        backward(alone, 2, rank)
-        backward(model, 2, rank)
-        total += alone.first.weight.grad
-        left = hook.averager.residual(name)
-        dist.all_reduce(total)
-        dist.all_reduce(left)
-        arrived = left + dist.get_world_size() * model.module.first.weight.grad
-        torch.testing.assert_close(arrived, total, rtol=0, atol=1e-6)
-        assert loaded(policy, hook.state_dict())[2] == [], "the state is of the new policy"
-        hook.close()
-
-
-def a_checkpoint_of_the_policy_or_an_earlier_version_has_its_codecs() -> None:
-    """Codecs of `set_codec` go on; an earlier version's state has no text of its policy."""
-    rank = dist.get_rank()
-    model = parallel()
-    hook = ddp_hook(model, "powersgd:2")
-    hook.set_codec("first.weight", "qsgd:2")
-    backward(model, 0, rank)
-    state = hook.state_dict()
-    hook.close()
-    former = {key: entry for key, entry in state.items() if key != "policy"}
-    for saved in (state, former):
-        _, hook, texts = loaded("powersgd:2", saved)
-        assert texts == []
-        assert hook.codecs["first.weight"] == CodecSpec.parse("qsgd:2")
-        assert str(hook.codecs["middle.weight"]) == "powersgd:2"
-        hook.close()
-    for policy, text in (
-        (Policy(codec="powersgd:2", feedback=True), "codec qsgd:2 of parameter 'first.weight'"),
-        (Policy(codec="powersgd:2", except_for=["first.*"]), "leaves alone"),
-    ):
-        _, hook, texts = loaded(policy, former)
-        assert len(texts) == (rank == 0)
-        assert all(text in reason for reason in texts)
-        assert str(hook.codecs["first.weight"]) in ("powersgd:2", "none")
-        hook.close()
-    # "none" for all is no codec that the hook of a model in float64 refuses when it is made
-    model = parallel()
-    hook = ddp_hook(model, "none")
-    hook.set_codec(None, "topk:5%")
-    state = hook.state_dict()
-    hook.close()
-    wide = ddp_hook(DistributedDataParallel(Net().double()), "none")
-    refuses(lambda: wide.load_state_dict(state), "'first.weight' is torch.float64, codec topk:5%")
-    assert str(wide.codecs["first.weight"]) == "none"
-    wide.close()
-
-
-class Images(nn.Module):
-    """A convolution in channels_last, and a transposed matrix."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.convolution = nn.Conv2d(8, 32, 3).to(memory_format=torch.channels_last)
-        self.last = nn.Linear(32, 64)
-        self.last.weight = nn.Parameter(self.last.weight.detach().T.contiguous().T)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.convolution(x)).mean((2, 3)))
-
-
-def memory_formats_make_no_difference() -> None:
-    """torch gives a hook views of a bucket that mix up gradients in channels_last.
-
-    Residuals and means add up to the gradients, element by element. Networks in two formats are
-    not compared: their gradients differ by rounding, which may decide a quantised value.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    x = torch.randn(4, 8, 9, 9, generator=torch.Generator().manual_seed(rank))
-    for codec in ("powersgd:2", "minmax:2", "topk:5%", "none"):
-        for when in ("after", "during"):
-            network = Images()
-            assert not network.convolution.weight.is_contiguous()
-            network(x).square().mean().backward()
-            totals = {name: torch.clone(p.grad) for name, p in network.named_parameters()}  # type: ignore[arg-type]
-            network.zero_grad()
-            model = DistributedDataParallel(network)
-            hook = ddp_hook(model, codec, when=when)
-            seen: dict[str, Tensor] = {}
-            hook.observers.append(lambda name, mean, seen=seen: seen.update({name: mean.clone()}))
-            model(x).square().mean().backward()
-            for name, parameter in network.named_parameters():
-                assert parameter.grad is not None
-                assert torch.equal(seen[name], parameter.grad)
-                left, total = hook.averager.residual(name), totals[name].contiguous()
-                dist.all_reduce(left)
-                dist.all_reduce(total)
-                found = left + ranks * parameter.grad
-                torch.testing.assert_close(
-                    found, total, rtol=0, atol=1e-4 * float(total.abs().max())
-                )
-            hook.close()
-
-
-def layers_frozen_before_the_hook_are_averaged_or_left_alone() -> None:
-    """A layer frozen between DDP and the hook ended in a KeyError that printed the parameter.
-
-    DDP goes on averaging it, as zeros. Sparse embeddings that are frozen, or that DDP ignores, were
-    refused although they have no gradient to average.
-    """
-    for codec in ("fp16", "minmax:4", "auto"):
-        model = parallel(find_unused_parameters=True)
-        model.module.first.requires_grad_(False)
-        hook = ddp_hook(model, codec)
-        for step in range(3):
-            backward(model, step, dist.get_rank())
-        assert model.module.last.weight.grad is not None
-        state = hook.state_dict()
-        hook.close()
-        again = parallel(find_unused_parameters=True)
-        again.module.first.requires_grad_(False)
-        other = ddp_hook(again, codec)
-        other.load_state_dict(state)
-        backward(again, 3, dist.get_rank())
-        other.close()
-    for ignored in (False, True):
-        network = nn.Sequential(nn.Embedding(9, 64, sparse=True), nn.Linear(64, 64))
-        if ignored:
-            network._ddp_params_and_buffers_to_ignore = ["0.weight"]  # type: ignore[assignment]
-        else:
-            network[0].requires_grad_(False)
-        hook = ddp_hook(DistributedDataParallel(network), "minmax:4")
-        assert set(hook.codecs) == {"1.weight", "1.bias"}
-        hook.close()
-
-
-def patterns_take_the_names_that_ddp_prints() -> None:
-    """except_for=["module.first.*"], as named_parameters() prints it, was ignored in silence."""
-    for pattern in ("first.*", "module.first.*"):
-        hook = ddp_hook(parallel(), Policy(codec="minmax:4", except_for=[pattern]))
-        assert str(hook.codecs["first.weight"]) == "none"
-        assert str(hook.codecs["middle.weight"]) == "minmax:4"
-        hook.close()
-
-
-def names_of_ddp_are_parameters_names_everywhere() -> None:
-    """set_codec and residual knew "first.weight" alone, where DDP prints "module.first.weight"."""
-    model = parallel()
-    hook = ddp_hook(model, "minmax:4")
-    for step, name in enumerate(("first.weight", "module.first.weight")):
-        hook.set_codec(name, ("topk:5%", "sign")[step])
-        assert str(hook.codecs["first.weight"]) == ("topk:5%", "sign")[step]
-        backward(model, step, dist.get_rank())
-        assert torch.equal(hook.averager.residual(name), hook.averager.residual("first.weight"))
-        assert hook.averager.residual(name).any()
-    for name in ("module.second.weight", "module.module.first.weight"):
-        refuses(lambda name=name: hook.set_codec(name, "sign"), f"parameter is {name!r}, needs")
-        refuses(lambda name=name: hook.averager.residual(name), f"parameter is {name!r}, needs")
-    hook.close()
-
-
-def a_policy_that_compresses_nothing_is_warned_of_once() -> None:
-    """ddp_hook(DDP(nn.Linear(31, 31)), "powersgd:4") sent all as it was, and said nothing."""
-    small = {"powersgd:4": 31, "auto": 31, "topk:1": 64, "none": 31, "minmax:4": 64}
-    for codec, width in small.items():
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            hook = ddp_hook(DistributedDataParallel(nn.Linear(width, width)), codec)
-            if codec == "topk:1":
-                hook.set_codec("module.weight", "topk:0.9")
-        texts = [str(warning.message) for warning in warned]
-        expected = codec in ("powersgd:4", "auto", "topk:1") and dist.get_rank() == 0
-        assert len(texts) == expected, (codec, texts)
-        if expected:
-            assert ("of fewer than 1,024 elements" if width == 31 else "share of 100%") in texts[0]
-        hook.close()
-
-
-def refuses(call: Callable[[], object], text: str) -> None:
-    try:
-        call()
-    except CompressionError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(text)
 
 
 def bad_arguments_are_refused() -> None:
@@ -824,26 +430,6 @@ def bad_arguments_are_refused() -> None:
     ddp_hook(double, policy).close()
     sparse = DistributedDataParallel(nn.Sequential(nn.Embedding(9, 9, sparse=True)))
     refuses(lambda: ddp_hook(sparse, "none"), "needs sparse=False")
-
-
-def patterns_that_match_nothing_are_warned_of() -> None:
-    """except_for=["embeding.*"], with a letter missing, or a module's name, had no effect."""
-    model = parallel()
-    model.module.first.requires_grad_(False)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        patterns = ["module.first.*", "midle.*", "branch", "*.bias"]
-        policy = Policy(codec="minmax:4", except_for=patterns)
-        ddp_hook(model, policy).close()
-        rules = Policy(except_for=["lost.*"])
-        ddp_hook(parallel(), Auto(rules=rules)).close()
-        ddp_hook(parallel(), HandSet(levels=[(0, "minmax:4")], rules=rules)).close()
-    texts = [str(warning.message) for warning in warned]
-    assert len(texts) == (0 if dist.get_rank() else 3), texts
-    if texts:
-        assert "has 'midle.*', 'branch', which match no parameter" in texts[0]
-        assert all("'lost.*'" in text for text in texts[1:])
-        assert {Path(warning.filename) for warning in warned} == {Path(__file__)}
 
 
 def models_that_torch_averages_otherwise_are_refused() -> None:
@@ -880,23 +466,6 @@ def uneven_inputs_are_joined() -> None:
                 descend(model)
         assert hook.step == 5
         hook.close()
-
-
-def names_are_those_without_checkpointing() -> None:
-    """A job that begins to checkpoint activations could not load its state, nor match patterns."""
-    model = parallel()
-    hook = ddp_hook(model, "minmax:4")
-    backward(model, 0, dist.get_rank())
-    state = copy.deepcopy(hook.state_dict())
-    hook.close()
-    network = Net()
-    network.middle = checkpoint_wrapper(network.middle)
-    hook = ddp_hook(DistributedDataParallel(network), "minmax:4")
-    hook.load_state_dict(state)
-    assert same(hook.state_dict()["parameters"], state["parameters"])
-    hook.set_codec("middle._checkpoint_wrapped_module.weight", "sign")
-    assert str(hook.codecs["middle.weight"]) == "sign"
-    hook.close()
 
 
 def hooks_close_after_the_groups_are_destroyed() -> None:
