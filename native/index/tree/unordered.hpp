@@ -163,7 +163,7 @@ class UnorderedEntries {
     return {sorted, count};
   }
 
-  alignas(Pair) std::byte in_place_[kInPlace * sizeof(Pair)];
+  alignas(Pair) std::byte in_place_[kInPlace == 0 ? 1 : kInPlace * sizeof(Pair)];
   Memory memory_;
   std::size_t most_;
   Buffer buffer_{};
