@@ -16,7 +16,7 @@ from headrace.errors import (
     TopologyError,
     VerificationError,
 )
-from headrace.facades import deferred_names
+from headrace.facades import deferred_names, find_former_modules
 
 if TYPE_CHECKING:
     from headrace.index import Index
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _load, __dir__ = deferred_names(__name__, __all__, {"Index": "index", "Settings": "settings"})
+find_former_modules()
 
 
 def __getattr__(name: str) -> object:

@@ -275,6 +275,13 @@ def native_configuration(configuration: Configuration) -> _native.IndexConfigura
     return _native.IndexConfiguration(**configuration.to_head())
 
 
+def _restored(  # pyright: ignore[reportUnusedFunction]
+    kind: type[Index], *content: Any
+) -> Index:
+    # of pickles of versions before 0.2
+    return kind._restored(*content)  # pyright: ignore[reportPrivateUsage]
+
+
 def _columns_of(source: Any) -> tuple[Any, Any]:
     if isinstance(source, KeyedRows):
         return source.range()

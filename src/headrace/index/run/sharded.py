@@ -219,5 +219,10 @@ class ShardedIndex:
         return cls(keys, rows, dtype=dtype, shards=shards, plan=configuration)
 
 
+def _restored(*content: Any) -> ShardedIndex:  # pyright: ignore[reportUnusedFunction]
+    # of pickles of versions before 0.2
+    return ShardedIndex._restored(*content)  # pyright: ignore[reportPrivateUsage]
+
+
 def _rows_as(rows: Any) -> np.ndarray:
     return keys_as(rows, np.dtype(np.int64), "rows")
