@@ -65,8 +65,12 @@ def implementation(
     check_model(model)
     set_implementation: Any = model.set_attn_implementation
     config: Any = model.config
-    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
-    before = [(config, config._attn_implementation_internal) for config in configs]
+    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    before = [
+        (config, config._attn_implementation_internal)
+        for config in configs
+        if hasattr(config, "_attn_implementation_internal")  # not of torchao's parts
+    ]
     own = config._attn_implementation_internal
     text_config = config.get_text_config(decoder=True)
     decoding = (type(config), type(text_config)) if text_config is not config else (object,)

@@ -540,3 +540,14 @@ def test_a_cache_tells_whether_it_has_tokens() -> None:
         assert cache.is_initialized
         cache.reset()
         assert not cache.is_initialized
+
+
+@torch.no_grad()
+def test_a_part_may_have_a_configuration_of_another_kind() -> None:
+    """AttributeError, as of a model whose products torchao quantizes in training."""
+    model = copy.deepcopy(model_of("llama"))
+    expected = generate(model, tokens_of())
+    model.model.layers[0].mlp.config = {"bits": 8}
+    with headrace.attention.compress(model, plain_plan(model)):
+        assert torch.equal(generate(model, tokens_of()), expected)
+    assert torch.equal(generate(model, tokens_of()), expected)
