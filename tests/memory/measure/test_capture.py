@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 
 from headrace.memory.errors import CaptureError
@@ -428,3 +430,20 @@ def test_norms_by_hooks_are_refused_with_those_that_need_none(name: str) -> None
         capture(model, (torch.randn(2, 2),))
     model = nn.Sequential(getattr(nn.utils.parametrizations, name)(nn.Linear(2, 2)))
     capture(model, (torch.randn(2, 2),))
+
+
+def test_operators_between_ranks_that_write_in_place_are_refused() -> None:
+    """The message was that the model draws random numbers of Python, which torch's trace does."""
+
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        total = x.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    model, x = nn.Sequential(nn.ReLU(), Computing(reduced)), torch.randn(2, 2)
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        with pytest.raises(CaptureError, match=r"c10d\.allreduce_.*use functions of torch"):
+            capture(model, (x,))
+    finally:
+        dist.destroy_process_group()

@@ -246,14 +246,20 @@ def refuse_unreadable(node: Node) -> None:
         _refuse(node, "draws from a generator of its own; use the default one")
 
 
+def refuse_ordered(node: Node) -> None:
+    """Raise a `CaptureError` for a node with an operator that torch orders among others."""
+    if node.target is with_effects:
+        remedy = (
+            "use functions of torch.distributed._functional_collectives, which return tensors"
+            if str(node.args[1]).startswith("c10d.")
+            else "of torch.linalg use solve_ex, cholesky_ex and inv_ex, which check nothing"
+        )
+        _refuse(node, f"orders {node.args[1]} among effects; {remedy}")
+
+
 def refuse_higher_order(node: Node) -> None:
     """Raise a `CaptureError` for a node that calls no operator."""
-    if node.target is with_effects:
-        _refuse(
-            node,
-            f"orders {node.args[1]} among effects; of torch.linalg use solve_ex, cholesky_ex and "
-            "inv_ex, which check nothing",
-        )
+    refuse_ordered(node)
     if not isinstance(node.target, OpOverload) and not is_rewritten(node):
         _refuse(node, "is a call of higher order: write it as operators")
 

@@ -44,6 +44,7 @@ from headrace.memory.measure.refuse import (
     TENSOR_HOOKS,
     hook_counts,
     module_label,
+    refuse_ordered,
     trace_refusal,
 )
 from headrace.memory.measure.running_averages import averages_as_tensors
@@ -141,6 +142,8 @@ def _trace(
         except Exception as error:
             module = entered[-1] if entered else ""
             raise trace_refusal(error, module, args, kwargs) from error
+    for node in joint.graph_module.graph.nodes:
+        refuse_ordered(node)  # for some torch itself draws numbers of Python
     if _host_state() != before:
         text = "draws random numbers of Python or NumPy, which would be the same in every step"
         raise CaptureError(f"the model {text}: use torch.rand")
