@@ -173,6 +173,9 @@ def test_states_of_optimizers_before_their_first_step() -> None:
     assert not torch.optim.AdamW(model.parameters()).state
     adafactor = optimizer_bytes(torch.optim.Adafactor(model.parameters()))  # reads norms
     assert 0 < adafactor < adam
+    rates = (0.1, torch.tensor(0.1))  # one of which was refused
+    momenta = (torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9) for rate in rates)
+    assert len(set(map(optimizer_bytes, momenta))) == 1
     with pytest.raises(CaptureError, match="the state of LBFGS is not known before its first"):
         optimizer_bytes(torch.optim.LBFGS(model.parameters()))
 

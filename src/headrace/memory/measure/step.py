@@ -360,7 +360,8 @@ def optimizer_bytes(optimizer: Optimizer, rounding: int = 1) -> int:
 
 def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
     """Return the state after a step of an equal optimizer on fake parameters and gradients."""
-    with FakeTensorMode(), ValuesReadAs(1):
+    # a learning rate may be a tensor
+    with FakeTensorMode(allow_non_fake_inputs=True), ValuesReadAs(1):
 
         def fake(parameter: torch.Tensor) -> nn.Parameter:
             value = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
