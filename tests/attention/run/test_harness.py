@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def evaluate(folder: Path, plan: Path, *arguments: object) -> tuple[int, str]:
     words = ["attention", "evaluate", folder, "--plan", plan, *arguments]
     result = CliRunner().invoke(app, [str(word) for word in words])
     return result.exit_code, result.output if result.exit_code == 0 else str(result.exception)
+
+
+@pytest.fixture(autouse=True)
+def _without_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test before these may have imported the library of data sets, which reads it once."""
+    if config := sys.modules.get("datasets.config"):
+        monkeypatch.setattr(config, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="module")
