@@ -11,7 +11,7 @@ from docs.site.root import ROOT
 def result_pages() -> dict[str, str]:
     """Return the texts of the pages, in Markdown, by their paths in the site."""
     kept: dict[str, list[Path]] = {}
-    for path in sorted(ROOT.glob("benchmarks/*/results/kept-*.json"), reverse=True):
+    for path in sorted(ROOT.glob("benchmarks/*/results/kept-*Z.json"), reverse=True):
         kept.setdefault(path.parent.parent.name, []).append(path)
     pages = {
         f"results/{claim}.md": "\n".join(_claim(claim, paths)) for claim, paths in kept.items()
