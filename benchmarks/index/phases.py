@@ -20,6 +20,7 @@ _PHASES = {
 }
 _SLICES = 3
 _PARTS = 24
+_PHASE_S = 2.0
 _MONITORED = OrderedMap(label="headrace monitored", kind="monitored")
 _FIXED = (
     ABSL,
@@ -63,9 +64,9 @@ def _monitoring(report: Report, *, quick: bool) -> float:
 
 def _adapted(report: Report, *, quick: bool) -> float:
     """Return the lowest rate at the end of a phase over the best fixed configuration's."""
-    loaded, seconds = (1_000_000, 2.0) if quick else (FULL.loaded, 2.0)
+    loaded = 1_000_000 if quick else FULL.loaded
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.index.adapted", "osm", str(loaded), str(seconds)],
+        [sys.executable, "-m", "benchmarks.index.adapted", "osm", str(loaded), str(_PHASE_S)],
         env={**os.environ, "GLIBC_TUNABLES": HUGE_PAGES, "PYTHONPATH": str(ROOT.parent)},
         stdout=subprocess.PIPE,
         text=True,

@@ -22,7 +22,7 @@ from tests.compression.states import same
 
 
 def unused_parameters_keep_their_residual() -> None:
-    """What was sent of the residual of a parameter that no rank used was lost: DDP drops the mean.
+    """The sent part of an unused parameter's residual was lost, as DDP drops the mean.
 
     Updates that arrive and residuals add up to the gradients, whoever uses the parameter.
     """

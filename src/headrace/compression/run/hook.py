@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -47,9 +47,6 @@ from headrace.compression.traffic import allreduce_bytes
 from headrace.facades import offered_by
 from headrace.job.switch import mark_step
 from headrace.staging import staging_of
-
-if TYPE_CHECKING:
-    pass
 
 GradientObserver = Callable[[str, Tensor], None]
 """Called with the name and the mean gradient of every parameter, after each finite step."""
