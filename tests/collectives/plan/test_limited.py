@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -136,6 +137,50 @@ def test_the_first_interrupt_may_be_deferred() -> None:
             return [*answers, came()]
 
     assert run_limited(deferring, 60.0) == [False, True]
+
+
+class Turns(float):
+    """A limit that is never passed; `main` is called in the main thread, which looks at it."""
+
+    main: Callable[[], None]
+
+    def __lt__(self, spent_s: float) -> bool:
+        self.main()
+        return False
+
+
+def test_an_interrupt_that_comes_within_a_finalizer_is_not_lost() -> None:
+    """Python ignores what a finalizer raises: the main thread lost a Ctrl-C that came in one."""
+
+    class Dropped:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def wait() -> None:
+        while True:
+            time.sleep(0.001)
+
+    dropped, limit = [Dropped()], Turns(60.0)
+    limit.main = dropped.clear
+    with pytest.raises(KeyboardInterrupt):
+        run_limited(wait, limit)
+
+
+def test_a_third_interrupt_abandons_the_work() -> None:
+    release = threading.Event()
+
+    def stubborn() -> None:
+        while not release.is_set():
+            with contextlib.suppress(BaseException):
+                release.wait(HANG_S)
+
+    before, limit = signal.getsignal(signal.SIGINT), Turns(60.0)
+    limit.main = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_limited(stubborn, limit)
+    assert not release.is_set()
+    release.set()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_native_search_is_stopped() -> None:

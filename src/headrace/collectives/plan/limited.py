@@ -6,7 +6,7 @@ net behind it. The function runs in a thread of its own. Past the limit `TimeLim
 handlers of those let it pass. A thread that continues regardless, or in native code that never
 returns to the interpreter, is abandoned: its results are ignored from then on.
 
-KeyboardInterrupt, which Python raises in the main thread only, is forwarded to the thread.
+Ctrl-C, whose handler Python calls in the main thread only, is forwarded to the thread.
 """
 
 import contextlib
@@ -98,7 +98,7 @@ class _Run(Generic[T]):
         self._clock: int | None = None
         self._lock = threading.Lock()
         self._open = True  # whether exceptions may be raised in the thread
-        self._began, self._ended = threading.Event(), threading.Event()
+        self._ended = threading.Event()
         context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=context.run, args=(self._body,), name="limited", daemon=True
@@ -106,7 +106,6 @@ class _Run(Generic[T]):
 
     def _body(self) -> None:
         _current.run = self
-        self._began.set()
         try:
             try:
                 # In the thread, as the id of a thread that has ended must not be used.
@@ -139,12 +138,12 @@ class _Run(Generic[T]):
 
     def result(self, limit_s: float) -> T:
         """Wait for the thread, stop it at its limit, and forward interrupts."""
-        interrupts = self._start()
-        began, late, raised = time.monotonic(), float("inf"), 0.0
-        # Not `join`: interrupted, it takes the thread for ended. A signal may wake another thread
-        # than this one, hence polling.
-        while not self._ended.is_set():
-            try:
+        forwarded, late, raised = 0, float("inf"), 0.0
+        with _counted_interrupts() as interrupts:
+            self._thread.start()
+            began = time.monotonic()
+            while not self._ended.is_set():
+                # not without end: a signal may wake another thread than this one
                 self._ended.wait(_POLL_S)
                 now = time.monotonic()
                 if self._spent_s(now - began) > limit_s:
@@ -154,11 +153,11 @@ class _Run(Generic[T]):
                 if now >= late and now - raised > _RAISE_EVERY_S:
                     raised = now
                     self._raise(TimeLimit)
-            except KeyboardInterrupt:
-                interrupts += 1
-                if interrupts > 2:
-                    raise
-                self._interrupt()
+                if interrupts() > forwarded:
+                    forwarded += 1
+                    self._interrupt()
+        if interrupts() > forwarded:  # in the last turn, or later
+            self._interrupt()
         if self._interrupted and not isinstance(self._error, KeyboardInterrupt):
             raise KeyboardInterrupt from self._error  # the work ended before it came there
         if self._ended.is_set() and self._returned:
@@ -166,17 +165,6 @@ class _Run(Generic[T]):
         if self._error is None or late < float("inf"):
             raise TimeLimit from self._error
         raise self._error
-
-    def _start(self) -> int:
-        """Start the thread; return the number of interrupts meanwhile."""
-        try:
-            self._thread.start()  # waits for it to begin
-        except KeyboardInterrupt:
-            if not self._began.wait(_GRACE_S):
-                raise
-            self._interrupt()
-            return 1
-        return 0
 
     def _spent_s(self, wall_s: float) -> float:
         try:
@@ -197,6 +185,35 @@ class _Run(Generic[T]):
         with self._lock:
             if self._open and self._thread.ident is not None:
                 _raise_in(self._thread.ident, kind)
+
+
+@contextlib.contextmanager
+def _counted_interrupts() -> Generator[Callable[[], int]]:
+    """Count the first two Ctrl-C within the block, and raise KeyboardInterrupt for others.
+
+    An exception that is raised while the interpreter runs a finalizer is ignored, and that Ctrl-C
+    with it. Yields a function that returns their number: none in threads other than the main one.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    came = 0
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield lambda: 0
+        return
+
+    def count(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        try:
+            before(number, frame)
+        except KeyboardInterrupt:
+            came += 1
+            if came > 2:
+                raise
+
+    signal.signal(signal.SIGINT, count)
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _raise_in(thread: int, kind: type[BaseException]) -> None:
