@@ -1,5 +1,6 @@
 """Checks of what is installed: headrace itself, its native module, and the packages it imports."""
 
+import csv
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -60,9 +61,9 @@ def check_installation() -> CheckFinding:
     # by their real folder: some systems search lib64, too, which is a link to lib
     installed = list(
         {
-            (Path(str(distribution.locate_file(""))).resolve(), distribution.version): distribution
+            (Path(str(distribution.locate_file(""))).resolve(), version): distribution
             for distribution in metadata.distributions(name="headrace")
-            if distribution.version  # a folder without metadata has none
+            if (version := _version_of(distribution))
         }.values()
     )
     name, text = "installation", f"headrace {headrace.__version__} in {folder}"
@@ -76,7 +77,7 @@ def check_installation() -> CheckFinding:
             f"{text}, beside metadata of {versions}",
             remedy="pip uninstall headrace until none is left, then install it again",
         )
-    files = [Path(str(file.locate())) for file in installed[0].files or () if file.suffix != ".pyc"]
+    files = _files_of(installed[0])
     absent = [file for file in files if not file.exists()]
     if absent:
         return CheckFinding.missing(
@@ -172,10 +173,10 @@ def check_version(package: Dependency) -> CheckFinding | None:
     None if it is.
     """
     try:
-        version = metadata.version(package.name)
+        version = _version_of(metadata.distribution(package.name))
     except metadata.PackageNotFoundError:
         version = ""
-    if not version:  # nor has a folder without metadata one, as an interrupted installation leaves
+    if not version:
         text, remedy = "not installed", package.command
         if find_spec(package.module) is not None:
             text = "its modules are on disk, its metadata are not"
@@ -188,3 +189,18 @@ def check_version(package: Dependency) -> CheckFinding | None:
         f"{version} is installed, needs {package.versions}",
         remedy=f"pip install '{package.requirement}'",
     )
+
+
+def _version_of(distribution: metadata.Distribution) -> str:
+    """Return a distribution's version; empty for a folder that an interrupted installation left."""
+    found = distribution.metadata
+    # not `distribution.version`: from Python 3.12 on it warns, and later fails, if there is none
+    return found["Version"] if "Version" in found else ""  # noqa: SIM401 - its type has no `get`
+
+
+def _files_of(distribution: metadata.Distribution) -> list[Path]:
+    """Return the files that were installed, but compiled ones, whether they are on disk or not."""
+    # not `distribution.files`, which leaves out what is absent from Python 3.12 on
+    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    paths = [Path(str(distribution.locate_file(row[0]))) for row in rows if row]
+    return [path for path in paths if path.suffix != ".pyc"]

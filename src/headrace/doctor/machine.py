@@ -50,7 +50,7 @@ os.waitpid(child, 0)
 """
 
 
-_TRIED_PYTHONS = ((3, 11), (3, 13))
+_TRIED_PYTHONS = ((3, 11), (3, 12), (3, 13))
 
 
 def check_python() -> CheckFinding:
@@ -60,7 +60,7 @@ def check_python() -> CheckFinding:
         return CheckFinding.ok("python", text)
     return CheckFinding.limited(
         "python",
-        f"{text}: untried, CPython 3.11 and 3.13 are tried",
+        f"{text}: untried, CPython 3.11 to 3.13 are tried",
         remedy="python3.11 -m venv FOLDER, if anything fails",
     )
 
