@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import nn
-from transformers import Olmo2Config, Olmo2ForCausalLM
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig, Olmo2Config, Olmo2ForCausalLM
 
 import headrace.attention
 from headrace.attention.models import attention_modules, output_layers
@@ -160,6 +160,29 @@ def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole(padding
     plan = shared_plan(model, fixed=True)
     with headrace.attention.compress(model, plan):
         assert "forward" not in vars(model.model.layers[0].self_attn.q_proj)
+        with nan_rows(model, used_by(headrace.attention.cache(model, plan), batch=2)):
+            assert model(input_ids=tokens).logits.isnan().all()
+
+
+def test_keys_that_are_values_too_are_projected_in_whole() -> None:
+    """Values were zeros of heads whose keys nothing reads, as of Gemma 4's full attention."""
+    torch.manual_seed(0)
+    config = Gemma4TextConfig(
+        vocab_size=WORDS,
+        hidden_size=128,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_global_key_value_heads=4,
+        global_head_dim=32,
+        hidden_size_per_layer_input=0,
+        layer_types=["full_attention"] * 2,
+        attention_k_eq_v=True,
+    )
+    model, tokens = Gemma4ForCausalLM(config).eval(), tokens_of(batch=2)
+    plan = shared_plan(model, fixed=True)
+    with headrace.attention.compress(model, plan):
+        assert "forward" not in vars(model.model.layers[0].self_attn.k_proj)
         with nan_rows(model, used_by(headrace.attention.cache(model, plan), batch=2)):
             assert model(input_ids=tokens).logits.isnan().all()
 

@@ -171,10 +171,11 @@ def _is_plain(linear: Any) -> bool:
 
 
 def _are_separable(model: nn.Module, plan: AttentionPlan) -> bool:
-    """Return whether a head's queries and keys depend on its own rows alone.
+    """Return whether a head's queries and keys depend on its own rows alone, and values on none.
 
-    A norm over all heads makes them depend on others'. Passes of two tokens with all rows, and with
-    those of the first head, tell: of two, because the embedding of padding is zeros.
+    A norm over all heads makes them depend on others', and some models take keys for values. Passes
+    of two tokens with all rows, and with those of the first head, tell: of two, because the
+    embedding of padding is zeros.
     """
     modules = [module for module, _ in _attention_modules(model, plan)]
     if any(module not in _separable for module in modules):
@@ -189,7 +190,7 @@ def _probed(model: nn.Module, plan: AttentionPlan) -> bool:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
     ) -> tuple[Tensor, None]:
         del module, mask, options
-        passes[-1] += [query[:, 0].float(), key[:, 0].float()]
+        passes[-1] += [query[:, 0].float(), key[:, 0].float(), value.float()]
         return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
 
     device = next(model.parameters()).device
