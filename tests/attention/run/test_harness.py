@@ -137,28 +137,45 @@ def test_a_text_without_a_context_begins_as_for_models_of_lm_eval(folder: Path) 
     assert adapter.eot_token_id == tokenizer.eos_token_id
 
 
+def tokenizer_that_begins(folder: Path) -> Any:
+    """Return a folder's tokenizer, which begins every text with BOS, as Llama's does."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    first = (tokenizer.bos_token, tokenizer.bos_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{first[0]} $A", special_tokens=[first]
+    )
+    assert tokenizer("the")["input_ids"][0] == tokenizer.bos_token_id
+    return tokenizer
+
+
 def test_a_text_that_its_tokenizer_begins_has_one_beginning(folder: Path) -> None:
     """It had two, as with Llama's tokenizer, and the second one's likelihood was the text's."""
     from lm_eval.api.instance import Instance
-    from tokenizers.processors import TemplateProcessing
     from transformers import AutoTokenizer
 
     from headrace.attention.run.harness import _Adapter
 
     scores: list[float] = []
-    for begins in (False, True):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        if begins:
-            first = (tokenizer.bos_token, tokenizer.bos_token_id)
-            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-                single=f"{first[0]} $A", special_tokens=[first]
-            )
-            assert tokenizer("the")["input_ids"][0] == tokenizer.bos_token_id
+    for tokenizer in (AutoTokenizer.from_pretrained(folder), tokenizer_that_begins(folder)):
         adapter = _Adapter(model_of("llama"), tokenizer, None, lambda *_: None)
         text = Instance("loglikelihood_rolling", {}, ("the value of an object",), 0)
         with torch.no_grad():
             scores += adapter.loglikelihood_rolling([text])
     assert scores[0] == scores[1]
+
+
+def test_a_prompt_that_has_its_own_beginning_has_one(folder: Path) -> None:
+    """It had two, as of a task that writes prompts of chats, where lm-eval's models have one."""
+    from headrace.attention.run.harness import _Adapter
+
+    tokenizer = tokenizer_that_begins(folder)
+    adapter = _Adapter(model_of("llama"), tokenizer, None, lambda *_: None)
+    expected = adapter.tok_encode("the value of")
+    assert adapter.tok_encode(f"{tokenizer.bos_token} the value of") == expected
+    assert adapter.tok_encode("the value of", add_special_tokens=False) == expected[1:]
 
 
 def test_answers_are_of_the_length_and_sampling_that_a_task_asks_lm_eval_for(folder: Path) -> None:

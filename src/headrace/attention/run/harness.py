@@ -173,8 +173,11 @@ class _Adapter(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """Return the tokens of a text."""
+        """Return the tokens of a text; one that begins with BOS gets no second one."""
         del kwargs
+        begin = self.tokenizer.bos_token
+        if add_special_tokens is None and begin is not None and string.startswith(begin):
+            add_special_tokens = False
         special = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
         return self.tokenizer(string, **special)["input_ids"]
 
