@@ -261,10 +261,11 @@ def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
             f"{type(module).__name__} lets tokens see later ones (is_causal is False): only "
             "decoders are compressed; a model like BERT is one by is_decoder=True in its config"
         )
-    window, limit = options.get("sliding_window"), position_limit(module)
-    holds_all = window is not None and limit is not None and window >= limit
-    for name in ("softcap", "position_bias", "sliding_window", "s_aux"):
-        if options.get(name) is not None and not (name == "sliding_window" and holds_all):
+    for name in ("softcap", "position_bias", "sliding_window", "s_aux", "indices", "block_indices"):
+        if (option := options.get(name)) is None:
+            continue
+        limit = position_limit(module) if name == "sliding_window" else None
+        if limit is None or option < limit:
             raise AttentionError(
                 f"{type(module).__name__} has {name}: only plain scores are shared"
             )

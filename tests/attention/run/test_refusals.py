@@ -33,6 +33,8 @@ from transformers import (
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
+    MiniMaxM3SparseForConditionalGeneration,
+    MiniMaxM3VLConfig,
     Phi3Config,
     Phi3ForCausalLM,
     Qwen2VLConfig,
@@ -118,6 +120,32 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], str]] = {
             )
         ),
         "GptOssAttention has s_aux: only plain scores",
+    ),
+    "blocks of tokens by an index": (
+        lambda: MiniMaxM3SparseForConditionalGeneration(
+            MiniMaxM3VLConfig(
+                text_config={
+                    **GROUPED,
+                    "head_dim": 32,
+                    "num_local_experts": 2,
+                    "num_experts_per_tok": 1,
+                    "dense_intermediate_size": 32,
+                    "shared_intermediate_size": 32,
+                    "index_n_heads": 2,
+                    "index_head_dim": 16,
+                    "index_block_size": 4,
+                    "layer_types": ["minimax_m3_sparse"] * 2,
+                },
+                vision_config={
+                    "hidden_size": 32,
+                    "intermediate_size": 32,
+                    "num_hidden_layers": 1,
+                    "num_attention_heads": 2,
+                },
+                projector_hidden_size=32,
+            )
+        ),
+        "MiniMaxM3VLAttention has block_indices: only plain scores",
     ),
     "no attention": (
         lambda: MambaForCausalLM(
