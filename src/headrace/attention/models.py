@@ -278,6 +278,7 @@ def output_layer(module: nn.Module, heads: LayerHeads) -> Any:
     """
     for name in _OUTPUT_NAMES:
         layer = getattr(module, name, None)
+        layer = getattr(layer, "base_layer", layer)  # an adapter has its weight, and another type
         weight = getattr(layer, "weight", None)
         if isinstance(weight, Tensor) and weight.dim() == 2:
             inputs = weight.shape[1 if isinstance(layer, nn.Linear) else 0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from headrace.attention import AttentionError, AttentionProfile, StorageFormat, compress
@@ -76,6 +77,32 @@ def test_correlations_are_numpys(samples: torch.Tensor) -> None:
         beyond = rows[:, 1:, 1:] / rows[:, 1:, 1:].sum(-1, keepdims=True)
         expected = np.corrcoef(beyond.reshape(4, -1))
         np.testing.assert_allclose(layer.sample_correlation_beyond_first, expected, atol=1e-5)
+
+
+class Adapter(nn.Module):
+    """A projection with an adapter, as PEFT has it: of another class, with the same weight."""
+
+    def __init__(self, base_layer: nn.Module) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.base_layer.weight
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(hidden)
+
+
+def test_output_errors_are_of_the_projection_within_an_adapter(samples: torch.Tensor) -> None:
+    """Its weight was read as that of GPT-2's kind of projection, which has it transposed."""
+    model = copy.deepcopy(model_of("llama"))
+    expected = measure_likeness(model, samples, text="", progress=silent)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj = Adapter(layer.self_attn.o_proj)
+    measured = measure_likeness(model, samples, text="", progress=silent)
+    for layer, of_base in zip(measured.layers, expected.layers, strict=True):
+        np.testing.assert_allclose(layer.output_error, of_base.output_error, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("tokens", "block_bytes"), [(40, 1000), (40, 3000), (7, 1)])
