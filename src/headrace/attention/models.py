@@ -344,8 +344,11 @@ def model_weights(model: nn.Module) -> ModelWeights:
 
 
 def position_limit(model: nn.Module) -> int | None:
-    """Return the tokens for which a model has positions; None where it does not say."""
-    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    """Return the tokens for which a model's decoder has positions; None where it does not say."""
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config(decoder=True)
+    limit = getattr(config, "max_position_embeddings", None)
     return limit if isinstance(limit, int) else None
 
 

@@ -29,6 +29,7 @@ from headrace.attention import (
     CapacityError,
     StorageFormat,
 )
+from headrace.attention.cli.models import check_positions
 from headrace.attention.run.rows import RowFormat, StoredRows
 from tests.attention.models import (
     WORDS,
@@ -384,13 +385,12 @@ def test_streams_embeddings_and_looked_up_prompts(folder: Path) -> None:
         assert torch.equal(generate(model, tokens, prompt_lookup_num_tokens=3), expected)
 
 
-@torch.no_grad()
-def test_an_encoder_of_images_keeps_its_attention() -> None:
-    """It was computed as the decoder's: an error about gradient checkpointing."""
+def model_of_images() -> Any:
+    """Return a decoder beside an encoder of images."""
     torch.manual_seed(0)
     text = copy.deepcopy(model_of("llama-gqa").config)
     vision = {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
-    model = LlavaForConditionalGeneration(
+    return LlavaForConditionalGeneration(
         LlavaConfig(
             text_config=text,
             vision_config=CLIPVisionConfig(hidden_size=32, intermediate_size=32, **vision),
@@ -398,6 +398,18 @@ def test_an_encoder_of_images_keeps_its_attention() -> None:
             image_seq_length=4,
         )
     ).eval()
+
+
+def test_positions_of_a_model_of_images_are_its_texts() -> None:
+    """It had no limit: longer samples were measured, and contexts of tasks were not shortened."""
+    with pytest.raises(AttentionError, match="2049 tokens in a row, the model has positions for 2"):
+        check_positions(model_of_images(), 2049, "--sample-tokens")
+
+
+@torch.no_grad()
+def test_an_encoder_of_images_keeps_its_attention() -> None:
+    """It was computed as the decoder's: an error about gradient checkpointing."""
+    model = model_of_images()
     images = torch.randn(1, 3, 16, 16)
     tokens = tokens_of(12)
     tokens[0, 1:5] = WORDS - 1

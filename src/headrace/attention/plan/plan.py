@@ -136,7 +136,7 @@ class AttentionPlan(
 
     Attributes
     ----------
-    model : digest of the weights of attention (`headrace.attention.model_digest`); empty: any model
+    model : digest of all weights (`headrace.attention.model_digest`); empty: any model
         of these shapes.
     text : digest of the text that losses were measured on.
     element_bytes : of a number in the model's own cache.

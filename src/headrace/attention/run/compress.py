@@ -19,7 +19,6 @@ from headrace.attention.models import (
     check_plan,
     holders,
     implementation,
-    position_limit,
 )
 from headrace.attention.new_keys import layer_of, plain_keys
 from headrace.attention.plan.plan import AttentionPlan
@@ -160,7 +159,8 @@ def _check_new_tokens(
     new, length = option("max_new_tokens"), option("max_length")
     if new is None:
         if length is None:
-            length = min(passed + _NEW_TOKENS, position_limit(model) or math.inf)
+            positions = getattr(model.config, "max_position_embeddings", None)
+            length = min(passed + _NEW_TOKENS, positions or math.inf)
         new = length - passed
     mask = kwargs.get("attention_mask")
     # where the tokens of earlier turns are not passed again, the mask has them, too
