@@ -11,6 +11,7 @@ import torch
 
 from headrace.collectives.run.torch import sparse, staging
 from headrace.collectives.run.torch.calls import Calls
+from headrace.collectives.run.torch.work import writing
 
 
 class LateCopies:
@@ -36,8 +37,9 @@ class LateCopies:
         self._pairs = pairs
 
     def wait(self) -> None:
-        for tensor, host in self._pairs:
-            tensor.copy_(host)
+        with writing(tensor for tensor, _ in self._pairs):  # a stream has no mode
+            for tensor, host in self._pairs:
+                tensor.copy_(host)
         self._pairs = ()
 
     def done(self) -> bool:

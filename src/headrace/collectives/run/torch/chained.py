@@ -36,8 +36,12 @@ class ChainedWork(PendingWork):
         self._copies = self._current._copies
         self._begun = self._current.get_future().then(self._go_on)
 
-    def _go_on(self, _done: Any) -> None:
+    def _go_on(self, done: Any) -> None:
         error = self._current.exception()
+        try:
+            done.value()
+        except RuntimeError as failure:  # its results did not get to their device
+            error = error or failure
         if error is not None:  # other ranks' call may have gone well, and they begin the next one
             self._fail(str(error))
         try:
