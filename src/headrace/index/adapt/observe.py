@@ -1,4 +1,4 @@
-"""SeenActivity of a live index by its counters: some microseconds a look."""
+"""Activity of a live index by its counters: some microseconds a look."""
 
 import numpy as np
 

@@ -7,7 +7,7 @@ cut of two linkage trees is a candidate; the likeliest is accepted if it is like
 by more than chance explains.
 
 Not detected: racks whose uplinks are as fast as their hosts, unless round-robin pairs shared them
-in the same direction. There a lone pair across is as fast as one inside; see `rack_search`.
+in the same direction. There a lone pair across is as fast as one inside; see `racks.search`.
 """
 
 import math
