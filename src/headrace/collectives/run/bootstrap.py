@@ -7,7 +7,7 @@ that were just made; it plans, and publishes the plan book to the others through
 import logging
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,23 +120,17 @@ def invalidate(book: PlanBook, settings: CollectiveSettings, reason: str) -> boo
     return isinstance(key, str) and ProfileCache(settings.cache_folder).invalidate(key, reason)
 
 
-def quick_book(
-    profile: Profile,
-    *,
-    collectives: Iterable[Collective] = FIRST,
-    sizes: Sequence[int] = _SIZES,
-    limit_s: float = PLANNING_S,
-) -> PlanBook:
-    """Plan the collectives of training from templates, as many as fit into `limit_s`."""
+def quick_book(profile: Profile) -> PlanBook:
+    """Plan the collectives of training from templates, as many as fit into `PLANNING_S`."""
     started = time.monotonic()
     topology, groups = profile.topology, aggregation_groups(profile)
     books: list[PlanBook] = []
-    for collective in collectives:
-        if books and time.monotonic() - started > limit_s:
+    for collective in FIRST:
+        if books and time.monotonic() - started > PLANNING_S:
             break
         if collective is Collective.BROADCAST and topology.ranks < _ROOTED_FROM:
             continue  # called once at the start of a job: a template suffices
-        books.append(build_book(topology, groups=groups, collectives=[collective], sizes=sizes))
+        books.append(build_book(topology, groups=groups, collectives=[collective], sizes=_SIZES))
     entries = [entry for book in books for entry in book.entries]
     return replace(
         books[0], entries=tuple(sorted(entries, key=lambda e: (e.collective, e.root, e.from_bytes)))

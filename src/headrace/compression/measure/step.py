@@ -200,9 +200,9 @@ def contention_of(observed: ObservedModel, work: Callable[[], None], steps: int)
     return max(0.0, (beside - plain) / (beside * busy)) if busy > 0 else 0.0
 
 
-def _median_us(work: Callable[[], None], repeats: int = 5) -> float:
+def _median_us(work: Callable[[], None]) -> float:
     times: list[float] = []
-    for _ in range(repeats):
+    for _ in range(5):
         began = time.perf_counter()
         work()
         times.append((time.perf_counter() - began) * 1e6)

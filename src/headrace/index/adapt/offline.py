@@ -45,7 +45,6 @@ def follow_trace(
     trace: Trace,
     plan: IndexPlan | Configuration | None = None,
     *,
-    batch: int = BATCH,
     repeats: int = 1,
     proposer: ConfigurationProposer | None = None,
     most_bytes_per_key: float | None = None,
@@ -54,7 +53,7 @@ def follow_trace(
 ) -> Followed:
     """Run the operations of a trace on an index that adapts meanwhile.
 
-    Operations run in windows of `batch`: its finds, inserts, erases and scans as a batch each, in
+    Operations run in windows of `BATCH`: its finds, inserts, erases and scans as a batch each, in
     this order.
 
     Parameters
@@ -78,8 +77,8 @@ def follow_trace(
         parts = np.array_split(np.arange(len(trace)), min(10, max(len(trace), 1)))
         for part in parts * repeats:
             part_began = time.perf_counter()
-            for first in range(0, len(part), batch):
-                _run_window(index, trace, part[first : first + batch])
+            for first in range(0, len(part), BATCH):
+                _run_window(index, trace, part[first : first + BATCH])
             rates.append(len(part) / max(time.perf_counter() - part_began, 1e-9))
         seconds = time.perf_counter() - began
     return Followed(

@@ -44,8 +44,8 @@ def erase_dependents(graph: FxGraph, node: Node) -> None:
             graph.erase_node(dependent)
 
 
-def replace_element(old: Node, index: int, new: Node, new_index: int | None = None) -> None:
-    """Let elements of a node's tuple be those of another one's."""
+def replace_element(old: Node, index: int, new: Node) -> None:
+    """Let elements of a node's tuple be those of another one's, at the same index."""
     for use in list(old.users):
         if use.args[1] == index:
-            use.args = (new, index if new_index is None else new_index)
+            use.args = (new, index)

@@ -1,6 +1,5 @@
 """Time against memory: the fastest schedules known at several budgets (Figure 4.4 of the paper)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.memory.errors import BudgetError
@@ -47,12 +46,7 @@ def point_of(name: str, graph: Graph, schedule: Schedule) -> Point:
     return Point(name=name, peak_bytes=figures.peak_bytes, time_us=figures.time_us)
 
 
-def tradeoff(
-    graph: Graph,
-    engine: ScheduleEngine,
-    shares: Sequence[float] = SHARES,
-    limits: SolveLimits = LIMITS,
-) -> list[Point]:
+def tradeoff(graph: Graph, engine: ScheduleEngine) -> list[Point]:
     """Return a point for each budget that a schedule is found for, the largest budget first.
 
     Parameters
@@ -62,10 +56,10 @@ def tradeoff(
     plain, resident = verify(graph, plain_schedule(graph)).peak_bytes, graph.resident_bytes
     points: list[Point] = []
     starts: tuple[Schedule, ...] = ()
-    for share in sorted(shares, reverse=True):
+    for share in SHARES:
         budget = resident + int(share * (plain - resident))
         try:
-            solution = solve_schedule(graph, budget, engine, limits=limits, starts=starts)
+            solution = solve_schedule(graph, budget, engine, limits=LIMITS, starts=starts)
         except BudgetError:
             break
         starts = (*starts, solution.schedule)

@@ -20,15 +20,17 @@ _MIN_GAIN = 0.05
 """Least predicted gain over no groups, for groups that are not measured racks."""
 
 _BYTES = 4 << 20
+"""Of the allreduce that groups are compared by."""
+
 _LEAST_HOSTS, _MOST_HOSTS = 4, 32
 """Fewer make no two groups of two; with more, trying takes longer than a job should wait."""
 
 
-def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Grouping:
+def aggregation_groups(profile: Profile) -> Grouping:
     """Return the groups of ranks over which to aggregate.
 
-    The racks of the profile; if it has none, those over which an allreduce of `total_bytes` is
-    predicted to be fastest; a single group if the gain is below 5%, or not all pairs were measured.
+    The racks of the profile; if it has none, those over which an allreduce of 4 MiB is predicted
+    to be fastest; a single group if the gain is below 5%, or not all pairs were measured.
     """
     topology, racks = profile.topology, profile.groups
     if len(racks) > 1:
@@ -39,12 +41,12 @@ def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Grouping:
     bandwidth = profile.matrix("bytes_per_s")
     if not (np.isfinite(bandwidth) | np.eye(hosts, dtype=bool)).all():
         return racks
-    chunks = chunk_count(total_bytes, topology.ranks)
+    chunks = chunk_count(_BYTES, topology.ranks)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=topology.ranks, chunks=chunks)
 
     def predicted_us(groups: Grouping) -> float:
         program = lower(two_level(demand, fitted_masters(topology, groups, chunks)))
-        return predict_us(program, topology, total_bytes)
+        return predict_us(program, topology, _BYTES)
 
     members = [
         [rank for rank, home in enumerate(topology.rank_host) if home == host]

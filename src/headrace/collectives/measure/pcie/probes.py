@@ -97,11 +97,11 @@ class HardwareProbes(ArtifactValue, kind="hardware-probes", schema=1):
             raise ArtifactError(
                 f"columns {', '.join(_COLUMNS)} have {rows} rows, need as many each"
             )
-        _check_ids("probe", self.probe, 0, len(ProbeKind))
+        _check_ids("probe", self.probe, len(ProbeKind))
         paired, lonely = self.probe == ProbeKind.PAIR, self.probe == ProbeKind.LOOPBACK
-        _check_ids("cpu", self.cpu, 0, self.cpus)
-        _check_ids("gpu", np.where(lonely, 0, self.gpu), 0, self.gpus)
-        _check_ids("other", np.where(paired, self.other, 0), 0, self.gpus)
+        _check_ids("cpu", self.cpu, self.cpus)
+        _check_ids("gpu", np.where(lonely, 0, self.gpu), self.gpus)
+        _check_ids("other", np.where(paired, self.other, 0), self.gpus)
         for row in np.flatnonzero(paired & (self.gpu == self.other)):
             raise ArtifactError(
                 f"rows[{row}]: field 'other' is {self.other[row]}, the same as 'gpu': a pair needs "
@@ -191,11 +191,11 @@ def _named(source: str, make: Callable[[], _T]) -> _T:
         raise ArtifactError(f"{source}: {error}") from error
 
 
-def _check_ids(name: str, ids: np.ndarray, low: int, high: int) -> None:
+def _check_ids(name: str, ids: np.ndarray, count: int) -> None:
     if ids.dtype.kind not in "iu":
         raise ArtifactError(f"column '{name}' has type {ids.dtype}, needs integers")
-    for row in np.flatnonzero((ids < low) | (ids >= high)):
-        raise ArtifactError(f"rows[{row}]: field '{name}' is {ids[row]}, needs {low} to {high - 1}")
+    for row in np.flatnonzero((ids < 0) | (ids >= count)):
+        raise ArtifactError(f"rows[{row}]: field '{name}' is {ids[row]}, needs 0 to {count - 1}")
 
 
 def _counts(head: Field) -> dict[str, int]:

@@ -24,19 +24,20 @@ from headrace.collectives.plan.generators.taccl.work import (
 from headrace.solver import LinearModel, Parameters, Result, solve
 
 _QUICK = ("longest-forward-time", "shortest-backward-time")
+_ROUNDS = 2
+"""Of batching, each from the best timeline of the one before."""
 
 
 def batched(
     base: WorkTimeline,
     crossing: np.ndarray,
     *,
-    rounds: int = 2,
     interrupt: Callable[[], bool] | None = None,
 ) -> tuple[WorkTimeline, dict[str, float]]:
     """Try to batch the messages of `base`; return the best timeline and each way's time (us)."""
     best, total_us_of = base, {}
     source = base
-    for number in range(rounds):
+    for number in range(_ROUNDS):
         improved = False
         for name, batches in propose(source, crossing):
             work = merged(base.work, batches)

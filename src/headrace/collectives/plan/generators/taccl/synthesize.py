@@ -387,9 +387,9 @@ def _on_physical(logical: LogicalTopology, best: WorkTimeline, chunk_mb: float) 
     return list_schedule(work, rank.tolist()).total_us
 
 
-def sketch_generator(sketch: Path, name: str = "sketch") -> Generator:
+def sketch_generator(sketch: Path) -> Generator:
     """Return the generator that follows a user's sketch; raises SketchError if it is malformed."""
-    return Generator(name, partial(guided_schedules, sketch=load_sketch(sketch)))
+    return Generator("sketch", partial(guided_schedules, sketch=load_sketch(sketch)))
 
 
 def guided_schedules(request: Request, *, sketch: Sketch | None) -> Iterator[Schedule]:

@@ -75,16 +75,16 @@ def stages(masters: Masters, chunk: int) -> list[list[Transfer]]:
     return [backwards(within, reduce=True), backwards(across, reduce=True), across, within]
 
 
-def chunk_count(total_bytes: int, ranks: int, most_transfers: int = MOST_TRANSFERS) -> int:
+def chunk_count(total_bytes: int, ranks: int) -> int:
     """Return the number of chunks of a call of `total_bytes`, each of 16 to 64 KiB.
 
     Short calls get the smallest chunks allowed, until every rank has one to master; longer ones a
     multiple of the ranks, as close to 32 KiB as possible. Under 16 KiB there is one chunk, and with
-    more than `most_transfers` transfers chunks grow beyond 64 KiB.
+    more than `MOST_TRANSFERS` transfers chunks grow beyond 64 KiB.
     """
     finest = total_bytes // LEAST_CHUNK_BYTES
     if finest <= ranks:
         return max(1, finest)
     turns = max(1, round(total_bytes / (CHUNK_BYTES * ranks)))
-    most = most_transfers // (2 * max(1, ranks - 1) * ranks)
+    most = MOST_TRANSFERS // (2 * max(1, ranks - 1) * ranks)
     return ranks * max(1, min(turns, most))
