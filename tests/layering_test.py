@@ -1,14 +1,19 @@
 """Dependencies go one way: topology <- measure, plan <- run <- adapt <- cli, report."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import headrace
-from benchmarks.house.modules import cycles, imports_into_capabilities, source_modules
+from benchmarks.house.modules import (
+    cycles,
+    import_statements,
+    imports_into_capabilities,
+    source_modules,
+)
 from headrace.kinds import capabilities
 
 SOURCE = Path(headrace.__file__).parent
@@ -159,17 +164,12 @@ def layer(module: str) -> int:
     return LAYERS[prefix]
 
 
-@cache
-def imports(path: Path) -> list[str]:
+def imports(path: Path) -> Iterator[str]:
     """Every module that the file imports, anywhere in it, lazily or for type checking too."""
-    return list(imports_of(path))
-
-
-def imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: line {node.lineno} has a relative import"
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
@@ -238,18 +238,8 @@ def test_a_verifier_shares_no_code_with_what_it_checks() -> None:
 
 
 def test_only_settings_reads_the_environment() -> None:
-    reading = ("environ", "getenv", "environb")
-    texts = {module: path.read_text() for module, path in MODULES.items()}
-    readers = {
-        module
-        for module, text in texts.items()
-        if any(name in text for name in reading)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Attribute)
-        and node.attr in reading
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "os"
-    }
+    reading = re.compile(r"\bos\.(environb?|getenvb?)\b")
+    readers = {module for module, path in MODULES.items() if reading.search(path.read_text())}
     assert readers == {"headrace.settings"}
 
 

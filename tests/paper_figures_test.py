@@ -19,6 +19,7 @@ _NUMBER = r"(?:[A-Z]\.)?\d[\d.]*[a-z]?\b"
 _NUMBERS = rf"{_NUMBER}(?:(?:,| and| to|, and) {_NUMBER})*"
 _WORDS = r"\b(?:Figures?|Fig\.|Tables?)"
 _MENTION = re.compile(rf"{_WORDS} {_NUMBERS}")
+_ANYWHERE = re.compile(rf"{_WORDS}\s+{_NUMBER}")
 _NAMED_BEHIND = re.compile(r": \S*\w{3,}")
 _WORD = re.compile(r"\w{3,}")
 _LEAST_WORDS = 2
@@ -27,6 +28,8 @@ _LEAST_WORDS = 2
 
 def bare_mentions(text: str) -> Iterator[str]:
     """Yield the mentions of figures and tables in a text that no words name."""
+    if not _ANYWHERE.search(text):
+        return
     for sentence in _sentences(text):
         for mention in _MENTION.finditer(sentence):
             before, behind = sentence[: mention.start()], sentence[mention.end() :]

@@ -4,6 +4,7 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +40,20 @@ def source_modules(source: Path) -> dict[str, Path]:
     return found
 
 
+@cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return all imports of a file: lazy ones and those for types, too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def imports(path: Path, modules: Modules) -> Iterator[str]:
-    """Yield every module of the package that a file imports: lazily and for types, too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield every module of the package that a file imports."""
+    for node in import_statements(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif node.module is not None:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [name if name in modules else node.module for name in inner]
         yield from (name for name in dict.fromkeys(names) if name in modules)

@@ -28,7 +28,6 @@ from headrace.topology import Topology
 from headrace.topology.presets import dgx2_taccl_1mb, ndv2_taccl_1mb, racks, ring, torus
 from tests.report.small import relay
 
-PLOTLY_BYTES = 6_000_000
 MAX_BYTES = 12_000_000
 
 PROFILE = Path(__file__).parents[1] / "golden" / "written" / "profile.headrace"
