@@ -49,7 +49,7 @@ docs: native $(VENV)/.docs ## build the documentation as a site in build/docs/ht
 	$(call say,building the site)
 	@$(BIN)/python -m docs.site
 
-test: native native-tests $(VENV)/.test ## the tests: native, then Python; of long ones a sample (13 minutes on two cores)
+test: native native-tests $(VENV)/.test ## the tests: native, then Python; of long ones a sample (12 minutes on two cores)
 	@$(if $(PYTEST_ARGS),,rm -f build/test-minutes.txt)
 	$(call run_tests,fast,-LE slow,$(if $(PYTEST_ARGS),,build/test-minutes.txt))
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.old_files_test import WRITTEN
 
-SAMPLED = pytest.mark.sampled(2, of="capabilities")
+SAMPLED = pytest.mark.sampled(2)
 
 PAGE = Path(__file__).parent.parent / "docs" / "adding-a-capability.md"
 MAIN = (

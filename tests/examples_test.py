@@ -67,7 +67,7 @@ def accuracy(said: str) -> float:
     return float(line.rsplit(maxsplit=1)[1].rstrip("%"))
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_01_train_under_torchrun(installed: None, tmp_path: Path) -> None:
     job = warm.command(str(EXAMPLES / "01-train.py"))
     said = run(*warm.command(*TORCHRUN, "--no-python", *job), cwd=tmp_path)
@@ -81,7 +81,7 @@ def test_01_train_is_one_line_away_from_gloo() -> None:
     assert not [line for line in lines if line.startswith(("import headrace", "from headrace"))]
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_02_plan_on_a_laptop(tmp_path: Path) -> None:
     said = run(sys.executable, EXAMPLES / "02-plan-on-a-laptop.py", "a.book", cwd=tmp_path)
     assert "lower bound" in said
@@ -89,7 +89,7 @@ def test_02_plan_on_a_laptop(tmp_path: Path) -> None:
     assert "programs proven" in proven
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_05_compress_on_forked_ranks(installed: None) -> None:
     with ranks(2, EXAMPLES / "05-compress.py") as processes:
         first, second = outputs(processes)
@@ -157,7 +157,7 @@ def test_accelerate_without_a_gpu_trains_every_rank_by_itself(
     assert said.count("1 Linear") == 2
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_06_fit(tmp_path: Path) -> None:
     said = run(*warm.command(str(EXAMPLES / "06-fit.py")), cwd=tmp_path)
     planned = re.search(r"budget 12MiB: predicted peak (\S+) MiB, \S+ ms", said)
@@ -169,14 +169,14 @@ def test_06_fit(tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_07_index(tmp_path: Path) -> None:
     said = run(sys.executable, EXAMPLES / "07-index.py", cwd=tmp_path)
     assert "65536 of 65537 found; the last value is 7" in said
     assert "recorded: 131073 operations on 100% of the keys" in said
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_07_index_in_cpp_is_compiled_with_the_packages_headers(tmp_path: Path) -> None:
     from headrace.index import include
 
@@ -254,13 +254,13 @@ def test_04_synthesize(installed: None, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "allgather.html").is_file()
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_10_exchange(tmp_path: Path) -> None:
     said = run(sys.executable, EXAMPLES / "10-exchange.py", cwd=tmp_path)
     assert re.findall(r"rank (\d): 4 lookups and a checkpoint", said) == ["0", "1", "2"]
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_heads_share_keys(tmp_path: Path) -> None:
     said = run(sys.executable, EXAMPLES / "11-heads.py", cwd=tmp_path)
     shares = re.findall(r"(\d+)% of the cache's bytes", said)
@@ -275,7 +275,7 @@ def clicks(installed: None, tmp_path: Path) -> tuple[str, str]:
     return "clicks.tsv", "later.tsv"
 
 
-@pytest.mark.sampled(1, of="examples")
+@pytest.mark.sampled(1)
 def test_12_embeddings(clicks: tuple[str, str], tmp_path: Path) -> None:
     said = run(sys.executable, EXAMPLES / "12-embeddings.py", *clicks, cwd=tmp_path)
     assert min(map(float, re.findall(r"AUC of later clicks (\S+)", said))) > 0.6

@@ -107,6 +107,7 @@ def test_probes_are_read() -> None:
     assert len(HardwareProbes.load(file("hardware-probes")).value)
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_a_book_is_adapted(tmp_path: Path) -> None:
     new = tmp_path / "new"
     done("collectives", "adapt", file("plan-book"), "--profile", file("profile"), "-o", new)

@@ -70,6 +70,7 @@ def test_hidden_devices_do_not_count(
     assert has_gpu(tmp_path) is expected
 
 
+@pytest.mark.sampled(3, of="imports of torch")
 def test_registering_does_not_initialise_cuda() -> None:
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IMPORTING, str(has_gpu())],

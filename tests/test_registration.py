@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.launch import environment
 from tests.waiting import JOB_S
 
-SAMPLED = pytest.mark.sampled(1, of="registration")
+SAMPLED = pytest.mark.sampled(3, of="imports of torch")
 
 ORDERS = (
     "import headrace.torch",
@@ -23,7 +23,7 @@ ORDERS = (
 )
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("autoload", ["1", "0"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_any_order_of_imports_registers_the_backend(order: str, autoload: str) -> None:
@@ -74,6 +74,7 @@ dist.barrier()
 """
 
 
+@SAMPLED
 def test_what_a_script_does_at_its_end_may_make_calls() -> None:
     """Groups were closed before a handler that was registered before the first one was made."""
     done = subprocess.run(

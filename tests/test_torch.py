@@ -32,6 +32,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.sampled(3, of="imports of torch")
 def test_a_second_call_keeps_the_group_and_a_group_of_another_backend_is_refused() -> None:
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     done = subprocess.run(

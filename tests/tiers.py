@@ -3,9 +3,10 @@
 ``--tier fast`` (`make test`) leaves out the tests marked `slow` and runs a random sample of those
 that are sampled; ``--tier slow`` (`make test-slow`) runs these two alone, in whole. Together they
 run every check; without the option all of them run. A test is sampled if it is marked
-``sampled(count)``, which keeps that many of the parameter sets so marked, or ``sampled(count,
-of="name")``, which keeps that many of all tests with this name, whatever their files, or takes the
-fixture `sample`, or is a property: of its random examples (hypothesis) the fast tier has a third.
+``sampled(count)``, which keeps the largest such count of all that is so marked in its file, tests
+and parameter sets, or ``sampled(count, of="name")``, the same of this name in whatever files, or
+takes the fixture `sample`, or is a property: of its random examples (hypothesis) the fast tier has
+a fifth.
 
 The seed of the samples is another one in every run. It is printed in the header and beside a
 failure; ``--sample-seed N`` repeats it.
@@ -23,7 +24,7 @@ from hypothesis import is_hypothesis_test, seed, settings
 
 T = TypeVar("T")
 
-EXAMPLES_SHARE = 3
+EXAMPLES_SHARE = 5
 """The fast tier has one in so many of a property's examples."""
 
 
@@ -143,10 +144,10 @@ def _count(item: pytest.Item) -> int:
 
 
 def _group(item: pytest.Item) -> str:
-    """Return the name that is common to the tests of one sample: of a function by default."""
+    """Return the name that is common to the tests of one sample: of their file by default."""
     marker = item.get_closest_marker("sampled")
-    function = item.nodeid.partition("[")[0]
-    return marker.kwargs.get("of", function) if marker else function
+    file = item.nodeid.partition("::")[0]
+    return marker.kwargs.get("of", file) if marker else file
 
 
 def _sampled(items: Sequence[pytest.Item], sample: Sample) -> list[pytest.Item]:

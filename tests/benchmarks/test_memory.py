@@ -41,7 +41,7 @@ from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import plain_schedule
 
-SAMPLED = pytest.mark.sampled(1, of="sections of memory")
+SAMPLED = pytest.mark.sampled(2)
 
 PARAMETERS = {
     "resnet50": 25_557_032,
@@ -61,7 +61,7 @@ PARAMETERS = {
 PUBLISHED = {**WORKLOADS, "squeezenet1_1": SQUEEZENET}
 
 
-@pytest.mark.sampled(2)
+@SAMPLED
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_networks_have_the_published_numbers_of_parameters(name: str) -> None:
     workload = PUBLISHED[name]
@@ -72,7 +72,7 @@ def test_networks_have_the_published_numbers_of_parameters(name: str) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("name", ["vgg16", "unet"])
 def test_plain_steps_need_about_what_the_paper_measured(name: str) -> None:
     steps = Steps.of(WORKLOADS[name])
@@ -267,7 +267,7 @@ TINY = Workload(
 )
 
 
-@pytest.mark.sampled(2)
+@SAMPLED
 @pytest.mark.parametrize(
     "rival", [*CHECKPOINTS, SPLIT_LOSS, *stock((1.0,))], ids=lambda rival: rival.name
 )

@@ -64,7 +64,7 @@ def test_means_are_equal_on_all_ranks_and_what_is_not_sent_is_kept(spec: str, ra
                 torch.testing.assert_close(means[0][name], total / ranks, rtol=0, atol=1e-5)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("spec", SPECS)
 def test_sixteen_bits_what_is_rounded_off_the_mean_is_kept(spec: str, dtype: torch.dtype) -> None:
@@ -206,7 +206,7 @@ def test_saved_and_loaded_equals_uninterrupted(spec: str) -> None:
 RANK_COUNTS = (1, 2, 3, 4, 8)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("spec", ["topk:5%", "minmax:2", "powersgd:2", "dgc:5%"])
 def test_another_number_of_ranks_keeps_the_pending_mean(spec: str) -> None:
     """Jobs that resumed on half as many ranks got their pending update twice.

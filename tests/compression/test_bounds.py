@@ -144,7 +144,7 @@ def test_the_error_names_the_bits_that_contract() -> None:
         Averager(Policy(codec="qsgd:4", feedback=True), {"w": (64, 64)}, rank=0, ranks=1)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("spec", ["qsgd:6", "qsgd:8", "minmax:2", "fp8", "sign", "topk:1%"])
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_residuals_over_codecs_that_contract_stay_bounded(spec: str, ranks: int) -> None:

@@ -103,7 +103,7 @@ def test_a_device_gives_what_the_cpu_gives_without_waiting(
         assert CodecSpec.parse(spec).traits.feedback == bool(kept)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("spec", ["powersgd:2", "dgc:5%", "minmax:4"])
 def test_states_that_were_loaded_elsewhere_follow_the_gradient(spec: str, double: Double) -> None:
     whole = groups(spec, 2)

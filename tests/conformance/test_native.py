@@ -146,7 +146,7 @@ def run_collective(
     each(executors, one)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("collective", list(STANDARD))
 def test_every_template_delivers(executors: list[Executor], collective: Collective) -> None:
     ranks = len(executors)
@@ -211,7 +211,7 @@ def combines(
         np.testing.assert_array_equal(buffer, expected(inputs, dtype, operator))
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("collective", sorted(REDUCING))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_random_floats_within_rounding(

@@ -12,7 +12,7 @@ from tests.conformance import warm
 from tests.conformance.warm import command, environment, processor_s
 from tests.waiting import HANG_S, wait_until
 
-SAMPLED = pytest.mark.sampled(1, of="forked ranks")
+SAMPLED = pytest.mark.sampled(3)
 
 
 def run(code: str, number: int = 0, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,7 @@ def test_streams_arguments_and_variables_are_the_programs_own() -> None:
     assert "ZeroDivisionError" in run("1 / 0").stderr
 
 
-@pytest.mark.sampled(3)
+@SAMPLED
 @pytest.mark.parametrize(
     ("ending", "code"),
     [

@@ -58,6 +58,7 @@ def test_the_demo_on_loopback_is_paced_and_says_so(
     assert "as fast" not in said
 
 
+@pytest.mark.sampled(1, of="whole jobs")
 def test_a_job_that_fails_is_an_error_that_says_why(forked_ranks: None) -> None:
     with Testbed.up(PAIR, fallback=True) as testbed:
         run = testbed.run

@@ -18,7 +18,7 @@ from headrace.launch.roles import Role, Roles, Start, start_local
 from headrace.testbed import Testbed, TestbedSpec, privileges
 from tests.waiting import ENDLESS_S, HANG_S
 
-SAMPLED = pytest.mark.sampled(1, of="kills")
+SAMPLED = pytest.mark.sampled(1)
 
 RANKS = 4
 VICTIM = 2
@@ -92,7 +92,7 @@ def job(
         yield Job(started, {rank: told[rank]["pid"] for rank in range(RANKS)})
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("attempt", range(3))
 @TRANSPORTS
 def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None:
@@ -107,7 +107,7 @@ def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None
             os.kill(ranks.pids[report["rank"]], 0)
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @TRANSPORTS
 def test_a_killed_rank_with_children_is_noticed_while_they_live(
     transport: str, tmp_path: Path
@@ -124,7 +124,7 @@ def test_a_killed_rank_with_children_is_noticed_while_they_live(
         children_live.unlink()
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @TRANSPORTS
 def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: str) -> None:
     # Survivors used to name the neighbour that they waited for, which only waited itself.
@@ -135,7 +135,7 @@ def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: st
             assert f"rank {VICTIM} has not answered for" in report["error"]
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @TRANSPORTS
 def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) -> None:
     with job(ENDLESS_S, "twenty rounds", transport) as ranks:

@@ -295,6 +295,7 @@ def test_a_fat_tree_of_one_switch_has_nics_alone() -> None:
     assert [s.name for s in made.switches] == ["switch0-0"]
 
 
+@pytest.mark.sampled(4, of="long plans")
 @pytest.mark.parametrize(
     ("make", "ranks", "links"),
     [

@@ -161,6 +161,7 @@ def test_the_search_finds_what_trying_everything_finds(made: Topology) -> None:
         assert (is_automorphism(made, perm) is None) == (perm in wanted)
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_sixty_four_ranks_are_searched_quickly() -> None:
     for made in (ndv2(8), dgx2(4), dgx_a100(8), torus((4, 4, 4)), mi250(4)):
         found, order = automorphism_generators(made)

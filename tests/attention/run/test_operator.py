@@ -11,7 +11,7 @@ from headrace.attention import AttentionError, AttentionPlan, CapacityError, Sto
 from headrace.attention.run.cache import CompressedCache
 from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
 
-SAMPLED = pytest.mark.sampled(1, of="compiled steps")
+SAMPLED = pytest.mark.sampled(2)
 
 PROMPT, TOKENS, ROOM = 3, 12, 24
 
@@ -51,7 +51,7 @@ def compare(name: str, plan: AttentionPlan, backend: str) -> None:
     assert not counters["graph_break"]
 
 
-@pytest.mark.sampled(2)
+@SAMPLED
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("name", ["llama-gqa", "gpt2", "opt", "qwen3"])
 def test_one_graph_serves_all_lengths_and_caches(name: str, fixed: bool) -> None:

@@ -43,6 +43,7 @@ def lines(*arguments: str, **variables: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.sampled(1, of="whole jobs")
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_every_format_and_shape_agrees_with_numpy(sample: Sample) -> None:
     numbers = sample.of(range(len(CASES)), 1)

@@ -23,7 +23,7 @@ from headrace.topology import Topology
 from tests.collectives.adapt.clusters import SimulatedJob, book_for, network
 from tests.conftest import GOLDEN
 
-SAMPLED = pytest.mark.sampled(2, of="coordinators")
+SAMPLED = pytest.mark.sampled(3)
 
 SIZE = 4 << 20
 LIMITS = Limits(look_every_s=1.0)
@@ -99,7 +99,7 @@ def narrow(tmp_path: Path) -> Topology:
     return network(tmp_path, uplink="400mbit")
 
 
-@pytest.mark.sampled(3)
+@SAMPLED
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.05])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_noise_and_stragglers_alone_move_nothing(
@@ -112,7 +112,7 @@ def test_noise_and_stragglers_alone_move_nothing(
     assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("host", [0, 5])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_slow_host_is_relieved_and_gets_its_share_back(
@@ -140,7 +140,7 @@ def test_a_slow_host_is_relieved_and_gets_its_share_back(
     assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("late_s", [0.05, 0.5])
 def test_what_is_explained_is_a_whole_step_of_every_rank(
     uniform: Topology, late_s: float, monkeypatch: pytest.MonkeyPatch
@@ -231,7 +231,7 @@ def test_slower_computing_is_not_blamed_on_the_network(uniform: Topology) -> Non
     assert story.job.probes == 1
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("factor", [0.2, 8.0])
 def test_an_announced_change_of_steps_moves_nothing(uniform: Topology, factor: float) -> None:
     """Another codec: other rates of connections, another time of steps, the same calls."""

@@ -23,6 +23,8 @@ from tests.collectives.adapt.ddp_job import relieves
 from tests.conformance import warm
 from tests.waiting import ENDLESS_S, HANG_S, JOB_S
 
+WHOLE_JOB = pytest.mark.sampled(1, of="whole jobs")
+
 JOB = Path(__file__).with_name("ddp_job.py")
 RANKS = 4
 WIDTH = 256
@@ -110,7 +112,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
 
 
-@pytest.mark.sampled(1, of="whole jobs")
+@WHOLE_JOB
 def test_a_slow_host_is_noticed_and_plans_are_changed_for_it(story: tuple[Said, Path]) -> None:
     """The gain and its delay are bars of the benchmark `network` (`autotune-...`)."""
     said, folder = story
@@ -120,6 +122,7 @@ def test_a_slow_host_is_noticed_and_plans_are_changed_for_it(story: tuple[Said, 
     assert [step["step"] for step in said.steps] == list(range(len(said.steps)))
 
 
+@WHOLE_JOB
 def test_ranks_agree_and_learn_what_gloo_learns(
     testbed: Testbed, story: tuple[Said, Path], tmp_path: Path
 ) -> None:
@@ -132,6 +135,7 @@ def test_ranks_agree_and_learn_what_gloo_learns(
     assert said.ends[0]["head"] == pytest.approx(gloo.ends[0]["head"], rel=1e-3, abs=1e-5)
 
 
+@WHOLE_JOB
 def test_metrics_are_written_by_every_rank(story: tuple[Said, Path]) -> None:
     _, folder = story
     for rank in range(RANKS):

@@ -25,7 +25,7 @@ from headrace.topology.presets import racks
 from tests.collectives.adapt.networks import imbalance, seen, slow_host, slow_uplink, tuned
 from tests.collectives.adapt.printed import printed
 
-SAMPLED = pytest.mark.sampled(1, of="tuning")
+SAMPLED = pytest.mark.sampled(1)
 
 TOTAL_BYTES = 16 << 20
 NIC = 50e6
@@ -94,7 +94,7 @@ def best_static_us(case: Case, topology: Topology) -> float:
     return min(plan.predicted_us, *(seen(m, topology, TOTAL_BYTES)[0] for m in shares))
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_tuned_masters_are_within_ten_percent_of_the_best_static_plan(case: Case) -> None:
     before, after, masters = case.before, case.after, case.masters
@@ -122,7 +122,7 @@ def test_tuned_masters_are_within_ten_percent_of_the_best_static_plan(case: Case
         assert imbalance(sent) < 1.05
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
 def test_finetune_finds_most_of_it_by_itself(case: Case) -> None:
     """From the masters before the change, without Quicktune."""

@@ -26,6 +26,7 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return tmp_path / "book", tmp_path / "now", tmp_path / "new"
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_it_writes_a_better_book(files: tuple[Path, Path, Path]) -> None:
     book, now, new = files
     done = CliRunner().invoke(

@@ -23,7 +23,7 @@ from tests.collectives.measure.imports.iperf_json import result, write
 from tests.collectives.measure.network import Network, shuffled_racks
 from tests.waiting import JOB_S
 
-SAMPLED = pytest.mark.sampled(1, of="collective commands")
+SAMPLED = pytest.mark.sampled(1)
 
 TOPOLOGY, _ = shuffled_racks((2, 2), 3)
 TESTBED = """
@@ -155,6 +155,7 @@ def test_hosts_are_not_ordered_without_a_testbed(tmp_path: Path) -> None:
         run("measure", "-o", tmp_path / "p", "--order", "interleaved")
 
 
+@SAMPLED
 def test_the_table_of_plans_fits_80_columns(profile: Path, tmp_path: Path) -> None:
     shown = run(
         *("plan", profile, "-o", tmp_path / "book", "--collective", "reduce_scatter"),

@@ -94,6 +94,7 @@ def spoil(plan: dict, rng: random.Random) -> None:
         op["channel_ids"] = [1 - min(op["channel_ids"][0], 1)]
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_spoiled_plans_are_refused_or_harmless() -> None:
     rng = random.Random(11)
     programs = [program for _, program in template_programs(3)]

@@ -74,6 +74,7 @@ def test_mutants_are_refuted_or_harmless(mutation: Mutation) -> None:
     assert seen["refuted"] > 3, seen
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_what_the_interpreter_sees_go_wrong_is_refuted() -> None:
     """The reverse: of random mutants, every one that misbehaves in a run is refuted."""
     rng = random.Random(5)

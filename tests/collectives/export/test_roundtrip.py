@@ -18,7 +18,7 @@ from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import lowered, random_program, template_programs
 from tests.collectives.export.recover import divided, recovered, same_plan
 
-SAMPLED = pytest.mark.sampled(1, of="round trips")
+SAMPLED = pytest.mark.sampled(1)
 
 UNREAD = (Collective.REDUCE_SCATTER, Collective.GATHER, Collective.SCATTER)
 """Collectives that microsoft/msccl has no name for, or another than msccl-executor-nccl."""
@@ -62,7 +62,7 @@ def check_json(what: str, program: Program, target: Target, runs: int = 1) -> No
     assert Operations(text).misbehaves(runs, program.demand.root) == "", (what, target)
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_templates_to_xml_and_back(ranks: int) -> None:
     for what, program in template_programs(ranks):
@@ -70,7 +70,7 @@ def test_templates_to_xml_and_back(ranks: int) -> None:
             check_xml(what, program, target)
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_templates_to_json_and_back(ranks: int) -> None:
     for k, (what, program) in enumerate(template_programs(ranks)):
@@ -78,7 +78,7 @@ def test_templates_to_json_and_back(ranks: int) -> None:
             check_json(what, program, target)
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("instances", [4, 8])
 def test_many_instances(instances: int) -> None:
     for k, (what, program) in enumerate(template_programs(4)):
@@ -87,7 +87,7 @@ def test_many_instances(instances: int) -> None:
             check_json(what, program, Target(instances=instances))
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("block", range(4))
 def test_random_programs(block: int) -> None:
     for seed in range(block * 25, block * 25 + 25):
@@ -160,7 +160,7 @@ def rounds(text: str) -> int:
     return max(done.values())
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_buffered_exports_are_proven_for_connections_that_hold_two_chunks(ranks: int) -> None:
     made = 0

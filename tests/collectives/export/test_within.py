@@ -1,5 +1,7 @@
 """Which programs a runtime takes, by their threadblocks alone."""
 
+import pytest
+
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.threadblocks import Target
@@ -17,6 +19,7 @@ def test_what_is_not_forbidden_is_exported() -> None:
         mscclpp_json.export(program, Target())
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_the_limit_is_named() -> None:
     assert "nchannels is 48, needs 1 to 32" in forbidden(pipeline(3000), "msccl-executor-nccl")
     assert forbidden(pipeline(3000), "msccl") == ""

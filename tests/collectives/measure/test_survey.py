@@ -11,7 +11,7 @@ from headrace.errors import CommunicationError
 from headrace.topology import Link, SharedCapacity, Topology
 from tests.collectives.measure.network import Network, shuffled_racks
 
-SAMPLED = pytest.mark.sampled(2, of="surveys")
+SAMPLED = pytest.mark.sampled(2)
 
 PLENTY = ProbeEffort(budget_s=1000.0)
 
@@ -22,7 +22,7 @@ def measured(network: Network, **effort: float):
     return survey(network, hosts, effort=replace(PLENTY, **effort), clock=network.clock)
 
 
-@pytest.mark.sampled(2)
+@SAMPLED
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (4, 4), (2, 2, 2), (3, 2, 1)])
 def test_a_rack_network_comes_back_as_it_is(sizes: tuple[int, ...]) -> None:
     topology, truth = shuffled_racks(sizes, 5)
@@ -225,7 +225,7 @@ def test_a_uniform_network_shows_no_racks_under_permutation_traffic_either() -> 
     assert len(profile.groups) == 1
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("budget_s", [4.0, 2.0])
 def test_a_short_budget_is_kept_and_what_was_cut_is_said(budget_s: float) -> None:
     topology, truth = shuffled_racks((8, 8), 0)
@@ -256,7 +256,7 @@ def test_with_time_nothing_is_cut() -> None:
     assert measured(Network(topology)).provenance["cut"] == []
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("seed", range(12))
 def test_the_others_are_measured_whichever_ranks_are_lost_at_any_time(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -323,7 +323,7 @@ def refuse(error: CommunicationError) -> None:
     raise error
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 2, 2, 2), (5, 2, 1)])
 def test_small_racks_behind_uplinks_as_fast_as_a_host_are_found(
     sizes: tuple[int, ...],

@@ -74,6 +74,7 @@ def test_what_is_not_planned_is_none() -> None:
     assert wide.choose(Collective.BROADCAST, 1, root=2) is None
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_a_collective_that_no_template_fits_is_searched_for() -> None:
     """`headrace collectives plan` of an NDv2 ended with "no plan was found for reduce".
 
@@ -161,6 +162,7 @@ def test_programs_are_stored_once(book: PlanBook) -> None:
     assert set(digests) == {entry.plan.program.digest for entry in book.entries}
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_building_is_reproducible_and_tells_its_progress(book: PlanBook) -> None:
     seen: list[tuple[str, float]] = []
     again = build_book(TOPOLOGY, progress=lambda what, done: seen.append((what, done)))

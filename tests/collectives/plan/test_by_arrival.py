@@ -86,7 +86,7 @@ def test_the_prediction_is_that_of_the_program(collective: Collective, whole: bo
     )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("collective", COMBINING)
 def test_whatever_arrivals_are_claimed_the_program_is_proven(collective: Collective) -> None:
     """They order contributions only: cause and effect stay as they are."""

@@ -24,7 +24,7 @@ from tests.collectives.plan.chaos import Machine
 from tests.collectives.plan.handmade import Draft, Step
 from tests.tiers import Sample
 
-SAMPLED = pytest.mark.sampled(1, of="random programs")
+SAMPLED = pytest.mark.sampled(1)
 
 _SCRATCH = 5
 _RUNS = 24
@@ -77,6 +77,7 @@ def _outcomes(made: Draft) -> tuple[list[bool], set[str]]:
     return ended, memories
 
 
+@SAMPLED
 def test_refused_orders_get_stuck_and_accepted_programs_always_end_alike(sample: Sample) -> None:
     rng = random.Random(3 if sample.seed is None else sample.seed)
     tried = 4000 if sample.seed is None else 800

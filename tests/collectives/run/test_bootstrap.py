@@ -24,7 +24,7 @@ from tests.conformance import warm
 from tests.conformance.groups import each
 from tests.waiting import JOB_S
 
-SAMPLED = pytest.mark.sampled(1, of="measured jobs")
+SAMPLED = pytest.mark.sampled(1)
 
 HOSTS = [HostId(f"10.0.0.{rank}", f"boot-{rank}") for rank in range(3)]
 QUICK = replace(automatic.EFFORT, budget_s=3.0, tournament_us=1000, quiet_us=1500, sharing_us=1000)

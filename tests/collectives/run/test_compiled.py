@@ -31,6 +31,7 @@ print([name for name in sys.modules if name.startswith("torch._dynamo")])
 """
 
 
+@pytest.mark.sampled(3, of="imports of torch")
 def test_a_group_loads_no_dynamo() -> None:
     """It takes seconds, and most jobs compile nothing."""
     done = subprocess.run(

@@ -12,7 +12,7 @@ from tests.conformance.launch import environment, outputs, ranks
 from tests.forked import status_of_child
 from tests.waiting import JOB_S
 
-SAMPLED = pytest.mark.sampled(1, of="forks")
+SAMPLED = pytest.mark.sampled(1)
 
 CHILD = """
 import gc, os, sys, threading, time

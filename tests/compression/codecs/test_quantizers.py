@@ -16,7 +16,7 @@ from headrace.compression.families import CodecSpec
 from headrace.compression.traffic import PAYLOAD_LAYOUTS, shard_elements
 from tests.compression.codecs.group import average, average_vectors
 
-SAMPLED = pytest.mark.sampled(1, of="quantizers")
+SAMPLED = pytest.mark.sampled(1)
 
 RANKS = (1, 2, 3, 5)
 SIZES = (0, 1, 3, 40, 2500)

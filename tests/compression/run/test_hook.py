@@ -11,7 +11,7 @@ import torch
 from tests.conformance.launch import outputs, ranks, results
 from tests.waiting import JOB_S
 
-SAMPLED = pytest.mark.sampled(1, of="hooks")
+SAMPLED = pytest.mark.sampled(1)
 
 JOB = Path(__file__).with_name("hook_job.py")
 
@@ -22,8 +22,8 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 @pytest.mark.parametrize(
     ("what", "backend"),
     [
-        pytest.param("checks", "headrace", marks=pytest.mark.sampled(1)),
-        pytest.param("checks", "gloo", marks=pytest.mark.sampled(1)),
+        pytest.param("checks", "headrace", marks=SAMPLED),
+        pytest.param("checks", "gloo", marks=SAMPLED),
         ("staged", "headrace"),
         pytest.param("gpu", "headrace", marks=gpu),
         pytest.param("gpu", "cpu:gloo,cuda:gloo", marks=gpu),
@@ -58,7 +58,7 @@ def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_pa
     assert whole[0] == whole[1]
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize(
     ("backend", "codec", "when"),
     [

@@ -24,7 +24,7 @@ from tests.embeddings.run.job_plans import job_plan
 from tests.launch.test_roles import assert_ends
 from tests.waiting import JOB_S
 
-SAMPLED = pytest.mark.sampled(2, of="embedding commands")
+SAMPLED = pytest.mark.sampled(2)
 
 COMMAND = """
 import sys

@@ -228,7 +228,7 @@ def check_kill(base: Path, folder: Path, forks: Forks, end_at: int) -> int:
     return 0 if killed else int(job.fork.told["operations"])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, of="embedding jobs")
 @pytest.mark.parametrize("kind", ["server", "trainer", "cacher"])
 def test_no_commit_is_lost_where_a_process_ends_between_two_writes(
     kind: str, tmp_path: Path, library: Path, sample: Sample

@@ -17,7 +17,7 @@ from headrace.index.tables import LEAVES
 from headrace.index.trace import FIND, INSERT, Trace
 from tests.index.plan.models import FakeTrials, profile, random_model
 
-SAMPLED = pytest.mark.sampled(1, of="choices")
+SAMPLED = pytest.mark.sampled(4)
 
 MODEL = random_model()
 
@@ -111,7 +111,7 @@ def test_one_trial_is_no_evidence_against_many() -> None:
     assert len(lucky) == 1
 
 
-@pytest.mark.sampled(4)
+@SAMPLED
 @pytest.mark.parametrize("seed", range(20))
 def test_a_choice_from_noisy_trials_is_near_the_best(seed: int) -> None:
     """Each has noise, and the machine is slower for some seconds, then faster again."""

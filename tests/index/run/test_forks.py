@@ -56,7 +56,7 @@ def batches(index: headrace.Index) -> Iterator[None]:
 
 def test_a_fork_in_a_batch(sample: Sample) -> None:
     index = headrace.Index(np.arange(1000, dtype=np.uint64), 0)
-    forks = sample.of(range(FORKS), 20)
+    forks = sample.of(range(FORKS), 5)
 
     def use() -> None:
         index.verify()

@@ -15,7 +15,7 @@ from headrace.memory.plan.solution import SolveProgress
 from tests.conformance.launch import outputs, ranks
 from tests.memory.training import assert_trains_alike
 
-SAMPLED = pytest.mark.sampled(1, of="blocks")
+pytestmark = pytest.mark.sampled(4)
 
 CPU = torch.device("cpu")
 JOB = Path(__file__).with_name("fsdp_job.py")
@@ -95,7 +95,6 @@ def test_a_step_is_within_the_budget_with_the_same_gradients(
     assert peak(model) > budget
 
 
-@SAMPLED
 def test_blocks_can_store_their_input_alone(cache_folder: Path) -> None:
     torch.manual_seed(0)
     layers = nn.ModuleList(
@@ -226,7 +225,6 @@ def test_frozen_parameters_have_no_gradients(chain: Chain, shards: int) -> None:
         assert more - fewer >= frozen_bytes
 
 
-@SAMPLED
 def test_options_of_fit_are_those_of_blocks(chain: Chain) -> None:
     model = deepcopy(chain)
     seen: list[SolveProgress] = []
@@ -259,7 +257,6 @@ def test_gradients_under_fsdp(cache_folder: Path) -> None:
         assert "equal after 3 steps" in text, text
 
 
-@SAMPLED
 def test_the_budget_holds_under_fsdp(cache_folder: Path) -> None:
     with ranks(1, JOB, "fake", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as (process,):
         (text,) = outputs([process])

@@ -17,7 +17,7 @@ from headrace.memory.measure import named
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.read_values import ValuesReadAs
 
-FAMILY = pytest.mark.sampled(4, of="families of models")
+FAMILY = pytest.mark.sampled(4)
 """Tests of a family each, whose code takes long to import."""
 
 CONFIG = {

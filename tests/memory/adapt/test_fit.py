@@ -20,6 +20,8 @@ from headrace.memory.run.fitted import FittedModule
 from tests.memory.graphs import chain
 from tests.memory.training import assert_trains_alike
 
+pytestmark = pytest.mark.sampled(9)
+
 CPU = torch.device("cpu")
 BATCH, SIDE, CHANNELS, LAYERS = 8, 32, 8, 5
 

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from headrace.memory import CaptureError, FittedModule, fit
 
+pytestmark = pytest.mark.sampled(8)
+
 WORDS = 32
 Inputs = Mapping[str, Tensor]
 
@@ -199,7 +201,6 @@ def fitted_extended(
     return fit(model, samples, "10MiB", cache=False), eager
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "further",
     [
@@ -225,7 +226,6 @@ def test_outputs_of_a_padded_call_have_eagers_shapes(
     assert len(fitted.plans) == 2
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "further",
     [

@@ -26,13 +26,13 @@ def check(seed: int, exactness: Exactness) -> None:
             assert not (exactness is Exactness.EXACT and cell.rounds)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", PROGRAMS)
 def test_random_programs_stay_within_budgets_and_bounds_of_error(seed: int) -> None:
     check(seed, Exactness.ROUNDED if seed % 4 else Exactness.EXACT)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", COSTS_SHARED_WRONGLY)
 def test_writes_of_equal_slices_have_workspaces_of_their_own(seed: int) -> None:
     check(seed, Exactness.ROUNDED)

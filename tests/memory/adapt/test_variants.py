@@ -22,6 +22,8 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.training import assert_trains_alike
 
+pytestmark = pytest.mark.sampled(12)
+
 
 class Planner:
     """Plain schedules, and how many were asked for."""
@@ -152,7 +154,6 @@ CHANGES: dict[
 }
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_changed_attribute_is_noticed(case: str) -> None:
     """Steps went on with the value of the trace: a temperature that was annealed stayed."""
@@ -285,7 +286,6 @@ def starting(module: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("read", [warming, noting, counting_thrice, decaying, starting])
 def test_state_of_forward_decides_what_it_computes(
     read: Callable[[Any, torch.Tensor], torch.Tensor],

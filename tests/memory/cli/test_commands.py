@@ -22,7 +22,7 @@ from tests.memory.graphs import random_graph
 from tests.memory.test_profile import profile_of
 from tests.waiting import HANG_S
 
-SAMPLED = pytest.mark.sampled(1, of="memory commands")
+SAMPLED = pytest.mark.sampled(1)
 
 MODEL = """
 import torch

@@ -94,7 +94,7 @@ def test_operators_do_not_depend_on_the_length_of_sequences() -> None:
     assert len(names[0]) < 25
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["gru", "lstm", "transposed", "tanh"])
 def test_the_memory_of_an_autograd_graph_is_that_of_a_run(name: str) -> None:
     for steps in (4, 40, 150):
@@ -115,7 +115,7 @@ def test_the_memory_of_an_autograd_graph_is_that_of_a_run(name: str) -> None:
         assert abs(kept_bytes - predicted) <= (256 if name in ("gru", "tanh") else 0.1 * predicted)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["gru", "lstm", "transposed"])
 def test_the_measured_peak_is_the_simulated_one(name: str) -> None:
     torch.manual_seed(3)

@@ -35,7 +35,7 @@ def sample(
     return x.requires_grad_()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_relu_is_exact_from_input_signs_and_in_place(dtype: torch.dtype) -> None:
     for shape in SHAPES:

@@ -31,13 +31,13 @@ from tests.memory.plan.test_programs import budget_of
 from tests.memory.simulate import simulate_step
 from tests.waiting import ENDLESS_S
 
-SAMPLED = pytest.mark.sampled(1, of="searches")
+SAMPLED = pytest.mark.sampled(2)
 
 UNTIMED = SolveLimits(seconds=ENDLESS_S, bound_seconds=ENDLESS_S)
 EXACT = replace(UNTIMED, gap=1e-9)
 
 
-@pytest.mark.sampled(2)
+@SAMPLED
 @pytest.mark.parametrize("_part", range(4))
 @settings(max_examples=10)
 @given(random=st.randoms(use_true_random=False))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.launch import outputs, ranks
 
-SAMPLED = pytest.mark.sampled(1, of="fitted ranks")
+SAMPLED = pytest.mark.sampled(1)
 
 JOB = Path(__file__).with_name("ddp_job.py")
 

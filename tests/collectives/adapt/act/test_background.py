@@ -22,7 +22,7 @@ from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import book_for, network
 from tests.waiting import no_hang, wait_until
 
-SAMPLED = pytest.mark.sampled(2, of="background")
+SAMPLED = pytest.mark.sampled(2)
 
 CALLS = (
     (Collective.ALLREDUCE, 1 << 20),

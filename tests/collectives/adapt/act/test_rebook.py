@@ -38,7 +38,7 @@ from headrace.topology import Topology, subgraph
 from headrace.topology.presets import ring, uniform
 from tests.collectives.adapt.clusters import network
 
-SAMPLED = pytest.mark.sampled(1, of="books")
+SAMPLED = pytest.mark.sampled(1)
 
 GROUPS = ((0, 1, 2, 3), (4, 5, 6, 7))
 SIZE = 1 << 20

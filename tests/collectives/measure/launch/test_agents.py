@@ -21,7 +21,7 @@ from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import BYTES_PER_MB
 
 PROFILE = Path(__file__).parents[3] / "golden" / "written" / "profile.headrace"
-SAMPLED = pytest.mark.sampled(1, of="measuring agents")
+SAMPLED = pytest.mark.sampled(1)
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
@@ -120,7 +120,7 @@ class Killer:
         return all(process.poll() is not None for process in self.started.values())
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("point", ["round-robin, round 3", "link", "probing shared capacities"])
 def test_a_host_that_dies_in_the_middle_is_survived(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch, point: str

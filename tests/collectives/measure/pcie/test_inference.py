@@ -71,7 +71,7 @@ def test_noise_outliers_and_holes_cost_answers_but_not_truth(name: str) -> None:
     assert count["right"] >= 15
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("noise", [0.2, 0.4, 0.8])
 def test_too_much_noise_is_refused_rather_than_guessed(noise: float) -> None:
     for box in BOXES.values():

@@ -6,7 +6,7 @@ from headrace.collectives.measure.racks.linkage import group_hosts
 from headrace.errors import InputError
 from tests.collectives.measure.network import Network, shuffled_racks
 
-SAMPLED = pytest.mark.sampled(1, of="linkage")
+SAMPLED = pytest.mark.sampled(14)
 
 SHAPES = [(2, 2), (4, 4), (2, 2, 2, 2), (3, 3), (3, 3, 3), (5, 2, 1), (8, 8, 8, 8)]
 
@@ -33,7 +33,7 @@ def met(sizes: tuple[int, ...], seed: int, noise: float, uplink: float):
     return matrix, truth
 
 
-@pytest.mark.sampled(14)
+@SAMPLED
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("sizes", SHAPES)
 @pytest.mark.parametrize("seen", [alone, met])

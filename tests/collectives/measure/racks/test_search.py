@@ -13,7 +13,7 @@ from headrace.collectives.measure.racks.partition import Grouping, labels_of
 from headrace.collectives.measure.racks.search import concurrent_rounds, search_racks
 from tests.collectives.measure.network import Network, shuffled_racks
 
-SAMPLED = pytest.mark.sampled(1, of="racks")
+SAMPLED = pytest.mark.sampled(2)
 
 HOST = 25.0  # bytes per us
 
@@ -72,7 +72,7 @@ def partitions(members: tuple[int, ...]) -> Iterator[Grouping]:
             yield tuple(sorted(grown))
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("truth", [((0, 3), (1, 2, 4)), ((0, 4), (1,), (2, 3))])
 def test_of_all_partitions_the_true_one_scores_best(truth: Grouping) -> None:
     rounds, bandwidth = made(truth)
@@ -82,7 +82,7 @@ def test_of_all_partitions_the_true_one_scores_best(truth: Grouping) -> None:
     assert search_racks(rounds, [bandwidth]) == truth
 
 
-@pytest.mark.sampled(2)
+@SAMPLED
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("uplink", [0.5 * HOST, HOST])
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_rates_come_back() -> None:
     assert rates.uplink[0] == pytest.approx(np.full(8, 0.75 * HOST), rel=0.1)
 
 
-@pytest.mark.sampled(3)
+@SAMPLED
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_a_network_without_racks_is_one_group(noise: float, seed: int) -> None:
@@ -122,7 +122,7 @@ def test_a_slow_host_is_no_rack() -> None:
     assert search_racks(rounds, [bandwidth]) == (tuple(range(8)),)
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("hosts", [8, 12])
 def test_what_everyone_shares_is_no_rack(hosts: int) -> None:
     everyone = (tuple(range(hosts)),)

@@ -148,6 +148,7 @@ def test_the_smallest_time_is_found(links: list[tuple[int, int]], share: int, ch
         assert found.us == pytest.approx(expected)
 
 
+@pytest.mark.sampled(1)
 def test_many_chunks_take_no_more_memory_or_time() -> None:
     """Every time at which a chunk might cross used to be listed: minutes, and gigabytes."""
     topology = dgx_a100(8)

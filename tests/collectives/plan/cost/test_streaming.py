@@ -231,6 +231,7 @@ def test_large_programs_use_larger_pieces() -> None:
     assert coarse.total_us == pytest.approx(found.total_us, rel=0.02)
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_half_a_million_pieces_are_no_hang() -> None:
     with no_hang():
         found = simulate(ring(8, 8), uniform(8), 1 << 30, max_pieces=1_000_000)

@@ -42,6 +42,7 @@ def test_every_collective_that_moves_is_done_in_the_time_claimed(
     assert simulated.total_us == pytest.approx(found.total_us)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("collective", COMBINING)
 def test_combining_collectives_are_turned_round(collective: Collective) -> None:
     topology = perturbed(presets.torus((3, 2)), 2)
@@ -53,6 +54,7 @@ def test_combining_collectives_are_turned_round(collective: Collective) -> None:
     assert found.demand.collective is collective
 
 
+@pytest.mark.sampled(4)
 def test_the_cube_mesh_is_filled() -> None:
     topology = without_local_alpha(presets.ndv2_taccl_1mb(1))
     whole = match(

@@ -23,7 +23,7 @@ from headrace.topology import Topology
 from headrace.topology.presets import fat_tree, ndv2, torus
 from tests.tiers import Sample
 
-SAMPLED = pytest.mark.sampled(1, of="generators")
+SAMPLED = pytest.mark.sampled(6)
 
 MB = 1_000_000
 TOPOLOGIES = (ndv2(nodes=1), torus((2, 2)), fat_tree((2, 2)))
@@ -43,7 +43,7 @@ def programs(
     return [lower(schedule) for schedule in row.schedules(request)]
 
 
-@pytest.mark.sampled(8)
+@SAMPLED
 @pytest.mark.parametrize("collective", STANDARD)
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_every_generator_applies_or_gives_a_reason(row: Generator, collective: Collective) -> None:
@@ -69,6 +69,7 @@ def _bound(topology: Topology, program: Program) -> float:
 SERVES_EVERYTHING = {"matching", "sketches"}
 
 
+@SAMPLED
 def test_some_serve_everything_everywhere(sample: Sample) -> None:
     for row in SEARCH_GENERATORS:
         if row.name in SERVES_EVERYTHING:
@@ -76,7 +77,7 @@ def test_some_serve_everything_everywhere(sample: Sample) -> None:
                 assert programs(row, TOPOLOGIES[1], collective), (row.name, collective)
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_equal_seeds_give_equal_programs(row: Generator) -> None:
     method = Method(model=FULL, engine=NativeSearch(), effort="quick", seed=11)
@@ -93,7 +94,7 @@ def test_equal_seeds_give_equal_programs(row: Generator) -> None:
         assert served
 
 
-@pytest.mark.sampled(3)
+@SAMPLED
 @pytest.mark.parametrize("engine", [None, NativeSearch()], ids=["without", "engine"])
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_given_chunks_are_made_or_refused(row: Generator, engine: NativeSearch | None) -> None:
@@ -118,7 +119,7 @@ def planned(index: int, collective: Collective, everyone: bool, seed: int = 0) -
     return plan_collective(TOPOLOGIES[index], collective, MB, generators=rows, method=method)
 
 
-@pytest.mark.sampled(1)
+@SAMPLED
 @pytest.mark.parametrize(
     "collective", [Collective.ALLGATHER, Collective.ALLREDUCE, Collective.ALL_TO_ALL]
 )
@@ -137,6 +138,7 @@ def test_searching_is_never_worse_than_the_best_template(
         assert best.why
 
 
+@SAMPLED
 def test_searching_pays_where_templates_do_not_fit() -> None:
     template = planned(0, Collective.ALLGATHER, everyone=False)
     best = planned(0, Collective.ALLGATHER, everyone=True)

@@ -25,7 +25,7 @@ log.warning("a problem")
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3, of="imports of torch")
 @pytest.mark.parametrize(
     ("application", "level", "lines"),
     [

@@ -42,6 +42,7 @@ from tests.waiting import ENDLESS_S, HANG_S, JOB_S, with_longer_deadlines
 SCRIPT = Path(clicks_job.__file__)
 EXAMPLES = 500
 """The last batch of an epoch is shorter, and shared unequally."""
+SAMPLED = pytest.mark.sampled(1, of="embedding jobs")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,10 @@ def environment() -> dict[str, str | None]:
 
 @pytest.mark.parametrize(
     ("trainers", "readers", "source"),
-    [(2, 1, "files"), pytest.param(1, 2, "loader", marks=pytest.mark.slow)],
+    [
+        pytest.param(2, 1, "files", marks=SAMPLED),
+        pytest.param(1, 2, "loader", marks=pytest.mark.slow),
+    ],
 )
 def test_trainers_learn_as_one_process_does(
     clicks: Path, tmp_path: Path, trainers: int, readers: int, source: str
@@ -141,7 +145,7 @@ def test_trainers_learn_as_one_process_does(
 @pytest.mark.parametrize(
     ("commit_every", "killed_at"),
     [
-        (3, 4),
+        pytest.param(3, 4, marks=SAMPLED),
         pytest.param(0, 0, marks=pytest.mark.slow, id="at the end of an epoch"),
         pytest.param(11, 0, marks=pytest.mark.slow, id="of the last batch of an epoch"),
     ],

@@ -25,7 +25,7 @@ from tests.embeddings.run.test_commits import description, mark_of
 from tests.launch.test_roles import is_running
 from tests.waiting import ENDLESS_S, HANG_S, no_hang, with_longer_deadlines
 
-SAMPLED = pytest.mark.sampled(2, of="supervisors")
+SAMPLED = pytest.mark.sampled(2)
 
 OPTIONS = JobOptions(
     lookahead=7,

@@ -138,7 +138,7 @@ windows = st.integers(1, 5).flatmap(
 seeds = st.integers(0, 1 << 30)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own, in its Adagrad
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -179,7 +179,7 @@ def test_several_trainers_have_the_reference_s_rows(optimizer: str, trainers: in
         check()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("optimizer", ["sgd", "sparse adam"])
 @pytest.mark.parametrize("name", ["lrpp", "replicated", "distinct"])
@@ -222,7 +222,7 @@ def test_rows_at_real_servers_are_those_at_servers_in_memory(trainers: int) -> N
         assert torch.equal(table, reference)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("trainers", [1, 3])
 @pytest.mark.parametrize("name", ["targeted", "lrpp", "replicated", "distinct"])

@@ -12,7 +12,7 @@ from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
 from headrace.topology import Topology, without_local_alpha
 from headrace.topology.presets import dgx2_taccl_1mb, dgx_a100, ring, torus
 
-SAMPLED = pytest.mark.sampled(1, of="orbits")
+SAMPLED = pytest.mark.sampled(3)
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def test_allgather_on_a_torus(shape: tuple[int, ...], most_us: float, bound_us: 
     assert found.predicted_us == pytest.approx(found.bound.bandwidth_us + 0.5 * hops)
 
 
-@pytest.mark.sampled(3)
+@SAMPLED
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
 @pytest.mark.parametrize(
     "topology",
@@ -57,6 +57,7 @@ def test_a_switch_is_kept_busy() -> None:
     assert found.predicted_us == pytest.approx(120.0)
 
 
+@SAMPLED
 def test_rails_and_switches() -> None:
     topology = dgx_a100(16)
     found = plan_orbits(topology, Collective.ALLGATHER, 128 * 10**6)

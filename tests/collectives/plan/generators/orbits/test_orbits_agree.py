@@ -74,7 +74,7 @@ def test_ranks_that_share_a_nic_are_told_apart() -> None:
     assert np.ptp(simulated.start_us, axis=1).max() > 0
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("collective", sorted(ORBIT_COLLECTIVES))
 @pytest.mark.parametrize("topology", [ring(5), torus((3, 4)), dgx2(2), dgx_a100(2)])
 def test_bounds_agree_with_those_of_the_whole_graph(

@@ -96,7 +96,7 @@ class TestEnumeration:
             assert {len(row) for row in rows.values()} == {count}
             assert sorted(rows) == list(range(8))
 
-    @pytest.mark.sampled(1)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("topology", [ndv2(nodes=2), dgx1(nodes=2), dgx2(nodes=3)])
     def test_every_proposal_fits_its_topology_and_survives_a_file(self, topology: Topology) -> None:
         ways = connections(topology)
@@ -157,7 +157,7 @@ def check(found: AutoSketch, made_for: Request, total_bytes: int) -> None:
 
 
 class TestSearch:
-    @pytest.mark.sampled(4)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("collective", STANDARD)
     def test_every_collective(self, collective: Collective) -> None:
         for topology in (ndv2(nodes=2), torus((2, 3)), fat_tree((2, 2))):
@@ -185,7 +185,7 @@ class TestSearch:
         found = autosketch(request(topology), 16 * MB)
         assert found.synthesis.physical_us < plain.physical_us
 
-    @pytest.mark.sampled(1)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.ALLREDUCE])
     def test_the_winner_is_reused_from_a_file(self, collective: Collective) -> None:
         """Its input size is in it, so nothing else needs saying."""

@@ -141,6 +141,7 @@ def test_travelling_together_pays_alpha_once() -> None:
     assert found
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_the_running_count_needs_no_big_m() -> None:
     """With 5.17 as run[b] >= run[a] + beta + alpha (1 - joined) the root bound is nearly exact."""
     problem, base = case("ndv2-sk-1", Collective.ALL_TO_ALL, 1.0)

@@ -137,6 +137,7 @@ def test_masters_of_other_chunks_or_ranks_are_refused() -> None:
         two_level(Demand(collective=Collective.BROADCAST, ranks=4, chunks=4), masters)
 
 
+@pytest.mark.sampled(4, of="long plans")
 def test_a_slow_host_gets_no_masters_and_the_portfolio_likes_that() -> None:
     topology = racks((4, 4), host_bytes_per_s=50e6, uplink_bytes_per_s=50e6)
     groups = ((0, 1, 2, 3), (4, 5, 6, 7))
