@@ -47,6 +47,17 @@ def all_gather_of_blocks_that_differ_in_size() -> None:
 
 
 @check
+def blocks_of_an_all_gather_may_share_memory() -> None:
+    """Rank 0, which alone needs the result, got what others received meanwhile."""
+    parts = made(500_000, torch.float32)
+    dummy = torch.empty_like(parts[0])
+    blocks = [torch.empty_like(dummy) if me() == 0 else dummy for _ in everyone()]
+    dist.all_gather(blocks, parts[me()])
+    for block, wanted in zip(blocks, parts if me() == 0 else parts[-1:] * len(parts), strict=True):
+        same(block, wanted)
+
+
+@check
 def all_gather_coalesced() -> None:
     n = len(everyone())
     sizes = (4, 0, 33)

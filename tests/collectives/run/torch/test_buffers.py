@@ -44,6 +44,23 @@ def test_blocks_of_an_allgather_stay_where_they_are() -> None:
     assert bound.after is None
 
 
+@pytest.mark.parametrize("apart", [0, 2, 4])
+def test_blocks_of_an_allgather_that_share_memory_are_received_apart(apart: int) -> None:
+    """A rank that needs no result passed one tensor for all: what it sent was overwritten."""
+    memory = torch.zeros(12)
+    blocks = [memory[rank * apart :][:4] for rank in range(3)]
+    bound = binding.gathered(blocks, torch.ones(4), BlockLayout(1, 3, 2))
+    first, own, last = bound.keep[:3]
+    assert [row[0] for row in bound.segments] == [part.data_ptr() for part in (first, own, last)]
+    first.fill_(5.0)
+    last.fill_(7.0)
+    assert own.tolist() == [1.0] * 4
+    assert (bound.after is None) == (apart == 4)
+    if bound.after is not None:
+        bound.after()
+    assert blocks[2].tolist() == [7.0] * 4  # the last one's, as by Gloo
+
+
 def test_blocks_are_brought_together_for_a_program_that_reaches_across() -> None:
     blocks = [torch.zeros(4) for _ in range(3)]
     bound = binding.gathered(blocks, torch.ones(4), BlockLayout(1, 3, 2, blockwise=False))

@@ -7,6 +7,7 @@ Tensors that are not contiguous, or that the collective would clobber, go throug
 
 import operator
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -250,7 +251,7 @@ def gathered(
         rows = ((landing.data_ptr(), size, ranks, chunks),)
         return Binding(rows, _copy_all(outputs, [landing]), (landing, *outputs))
     if outputs is not None and blockwise:
-        staged = [_landing(tensor) for tensor in outputs]
+        staged = _landings(outputs)
         _place(own, _bytes_of(staged[rank]))
         rows = tuple((tensor.data_ptr(), tensor.nbytes, 1, chunks) for tensor in staged)
         if any(block != size for _, block, _, _ in rows):
@@ -390,6 +391,18 @@ def _landing(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def _landings(tensors: Tensors) -> list[torch.Tensor]:
+    """Return the `_landing` of every tensor, or new buffers for all if any share memory.
+
+    A rank sends from there, what it received, too, while it receives into others.
+    """
+    landings = [_landing(tensor) for tensor in tensors]
+    ranges = sorted(map(_range, landings))
+    if all(first + size <= second for (first, size), (second, _) in pairwise(ranges)):
+        return landings
+    return [torch.empty(to.shape, dtype=to.dtype, device="cpu") for to in tensors]
 
 
 def _size(tensor: torch.Tensor, moved: bool) -> int:
