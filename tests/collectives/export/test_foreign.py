@@ -273,3 +273,30 @@ def test_a_file_of_an_earlier_tool_is_proven() -> None:
     assert len(missing) == 3
     algorithm, _ = read(text)
     assert (algorithm.in_place, algorithm.out_of_place) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new"),
+    [
+        (1, "<algo", '<?xml version="1.0" ?>\n<algo'),
+        (1, "<algo", "\ufeff<algo"),
+        (3, "<tb", "\t<tb"),
+        (3, ' send="', '\n  send="'),
+        (3, 'chan="0"', "chan='0'"),
+        (6, "</gpu>", "</gpu >"),
+    ],
+)
+def test_xml_that_no_runtime_reads_is_named(line: int, old: str, new: str) -> None:
+    """Their parsers know little of XML; a file that was indented by another tool was proven."""
+    text = allpairs_allreduce(3)
+    assert verify_text(text).proven
+    verdict = verify_text(text.replace(old, new, 1))
+    (finding,) = [f for f in verdict.findings if f.fatal]
+    assert finding.rule == "limit"
+    assert f"line {line}: no runtime reads this" in finding.message
+
+
+def test_xml_with_comments_and_spaces_is_read() -> None:
+    text = allpairs_allreduce(3).replace('" ', '"   ').replace("/>", " />").replace("\n", "\r\n")
+    text = text.replace("<gpu", "<!-- one\n of\t'many' -->\n  <gpu")
+    assert verify_text(text).proven

@@ -5,6 +5,7 @@ declaration, a node is on one line. Files are written so. They are read with exp
 beyond elements and attributes is refused: a document type, entities, processing instructions.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,6 +54,11 @@ _OPTIONAL = ("outofplace", "minBytes", "maxBytes")
 """Attributes of algo that microsoft/msccl does without, and msccl-executor-nccl does not."""
 _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 """Element -> its parent element."""
+_PLAIN = re.compile(
+    rb"""(?s:[ \r\n]++|<!--.*?-->|</[^\s/>]++>"""
+    rb"""|<[^\s=<>"'/!?]++(?: ++(?:[^\s=<>"'/]++="[^"]*+")?+)*+/?>)*+"""
+)
+"""Text that the runtimes' parsers read (`xmlGetNode` and `xmlGetToken` of NCCL's graph/xml.cc)."""
 
 
 @collection_paused()
@@ -188,7 +194,18 @@ def read(text: str | bytes, source: str = "MSCCL XML") -> tuple[Algorithm, list[
     if len(data) > MAX_FILE_BYTES:
         raise MscclError(f"{source}: has {len(data)} bytes, needs at most {MAX_FILE_BYTES}")
     root, findings = _Reader(source).run(data)
+    if line := _unread_line(data):
+        text = f"line {line}: no runtime reads this: needs every element on one line, attributes "
+        text += "in double quotes behind spaces, no tabs and no declaration"
+        findings.append(Finding("limit", text))
     return _algorithm(root, findings), findings
+
+
+def _unread_line(data: bytes) -> int:
+    """Return the number of the first line that is not `_PLAIN`; 0 if there is none."""
+    plain = _PLAIN.match(data)
+    end = 0 if plain is None else plain.end()
+    return data.count(b"\n", 0, end) + 1 if end < len(data) else 0
 
 
 @dataclass(slots=True)
