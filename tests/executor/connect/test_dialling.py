@@ -1,6 +1,8 @@
 """Transport between a pair of ranks, with late ranks and foreign processes on local names."""
 
 import contextlib
+import errno
+import itertools
 import logging
 import socket
 import threading
@@ -13,6 +15,7 @@ from headrace.executor.connect.handshake import (
     CHALLENGE_BYTES,
     local_name,
 )
+from headrace.executor.connect.handshake_loop import Handshake
 from tests.executor.connect.connecting import (
     SECRET,
     Intruders,
@@ -49,6 +52,23 @@ def test_without_memory_all_channels_go_by_tcp(
         outcomes = together([listener(r, 2) for r in range(2)])
     check(outcomes, no_pairs)
     assert "no memory to share with rank 0 (Cannot allocate memory)" in caplog.text
+    close(outcomes)
+
+
+def test_ranks_share_memory_though_too_many_descriptors_are_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of more than 45 ranks are: where 1,024 files may be open, some pairs had TCP."""
+    send, attempts = Handshake.send_memory, itertools.count()
+
+    def crowded(handshake: Handshake, message: bytes) -> None:
+        if next(attempts) < 20:
+            raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+        send(handshake, message)
+
+    monkeypatch.setattr(Handshake, "send_memory", crowded)
+    outcomes = together([listener(r, 4) for r in range(4)])
+    check(outcomes, all_pairs)
     close(outcomes)
 
 

@@ -59,7 +59,7 @@ class _Dial:
     local : whether the next attempt goes to the peer's local name.
     reached : whether the last attempt connected to a listener.
     local_failures : number of local attempts that reached a listener and failed.
-    pause_s : delay after the next failed attempt by TCP.
+    pause_s : delay before another attempt of the same kind.
     problem : outcome of the last attempt, as the end of a sentence.
     """
 
@@ -201,7 +201,11 @@ class Dialling:
                 self._add(dial.peer, channel, local=False)
 
     def _failed(self, dial: _Dial, error: Exception) -> None:
-        if dial.local:
+        crowded = isinstance(error, OSError) and error.errno == errno.ETOOMANYREFS
+        if crowded and dial.pause_s < _LONGEST_PAUSE_S:
+            # until peers take some: as many descriptors may be under way as a process may open
+            self._later(dial)
+        elif dial.local:
             # a full queue (BlockingIOError) means a listener, too
             found = dial.reached or isinstance(error, BlockingIOError)
             dial.local_failures = dial.local_failures + 1 if found else LOCAL_ATTEMPTS
@@ -212,8 +216,11 @@ class Dialling:
             self._attempt(dial)
         else:
             dial.problem = _problem(dial, error)
-            self._loop.later(dial.pause_s, partial(self._attempt, dial))
-            dial.pause_s = min(2 * dial.pause_s, _LONGEST_PAUSE_S)
+            self._later(dial)
+
+    def _later(self, dial: _Dial) -> None:
+        self._loop.later(dial.pause_s, partial(self._attempt, dial))
+        dial.pause_s = min(2 * dial.pause_s, _LONGEST_PAUSE_S)
 
 
 def _problem(dial: _Dial, error: Exception) -> str:
