@@ -1,5 +1,6 @@
 """Rendezvous of ranks: over an in-memory store, with ranks as threads."""
 
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -10,8 +11,13 @@ import pytest
 import torch.distributed as dist
 
 from headrace.collectives.run.incarnation import digest_of
-from headrace.collectives.run.offers import GroupConfig, _chosen
-from headrace.collectives.run.rendezvous import Joined, Rendezvous, allgather_through_store
+from headrace.collectives.run.offers import GroupConfig, _chosen, own_offer
+from headrace.collectives.run.rendezvous import (
+    Joined,
+    Rendezvous,
+    _Listening,
+    allgather_through_store,
+)
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
 from headrace.executor.connect.addresses import addresses_towards, is_loopback
@@ -129,6 +135,17 @@ def test_the_secret_is_gone_from_the_store_once_all_are_connected(
     assert {"round/0/0", "round/0/1", "round/1/0", "round/1/1"} <= written
     for key in written:
         assert first.config.secret.encode() not in store.get(key)
+
+
+def test_ranks_of_different_versions_are_named() -> None:
+    """An offer of other fields ended in a TypeError."""
+    offer = own_offer(dist.HashStore(), 2, DEFAULTS)
+    listening = _Listening(0, lambda config: Unconnected(config, 0))
+    arrivals = [["secret", "0.1.0", offer], ["", "0.2.0", [*offer, "another field"]]]
+    assert "failed" in json.loads(listening.begin([json.dumps(row) for row in arrivals]))
+    words = "versions of headrace of ranks differ: rank 0 has 0.1.0; rank 1 has 0.2.0. Install one"
+    with pytest.raises(InputError, match=words):
+        listening.result()
 
 
 def test_a_rank_that_cannot_listen_fails_all_with_its_reason() -> None:

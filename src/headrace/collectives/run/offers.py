@@ -123,6 +123,16 @@ def own_offer(
     )
 
 
+def check_versions(versions: Sequence[str]) -> None:
+    """Check the ranks' versions of headrace: another may make other offers, and other plans.
+
+    Raises
+    ------
+    InputError : they differ.
+    """
+    _require_same("versions of headrace", list(versions), "Install one version on all hosts")
+
+
 def group_config(offers: Sequence[Offer], rank: int, secret: str) -> GroupConfig:
     """Return a rank's configuration, which follows from the offers of all ranks, by rank.
 

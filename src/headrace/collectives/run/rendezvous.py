@@ -17,8 +17,15 @@ from typing import Any
 
 import numpy as np
 
+import headrace
 from headrace.collectives.run.incarnation import Attempt
-from headrace.collectives.run.offers import GroupConfig, Offer, group_config, own_offer
+from headrace.collectives.run.offers import (
+    GroupConfig,
+    Offer,
+    check_versions,
+    group_config,
+    own_offer,
+)
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError, InputError
 from headrace.executor import Exchange, Executor
@@ -70,7 +77,8 @@ class _Listening:
         self.close()
         rows = [json.loads(text) for text in arrivals]
         try:
-            offers = [Offer(*offer) for _, offer in rows]
+            check_versions([version for _, version, _ in rows])
+            offers = [Offer(*offer) for _, _, offer in rows]
             config = group_config(offers, self._rank, secret=rows[0][0])
             executor = self._make(config)
         except (HeadraceError, OSError) as error:
@@ -132,7 +140,7 @@ class Rendezvous:
 
         Raises
         ------
-        InputError : the ranks' plan books differ, or their settings of TLS; the interface has no
+        InputError : the ranks' versions, plan books or settings of TLS differ; the interface has no
             address, or the ranks have no address family in common.
         CommunicationError : naming the ranks that did not arrive in time, that lack file
             descriptors, or that failed; the store does not answer.
@@ -148,7 +156,7 @@ class Rendezvous:
         secret = secrets.token_hex(16) if self._rank == 0 else ""
         listening = _Listening(self._rank, make)
         try:
-            incarnation = self._attempt.agree(json.dumps([secret, offer]), listening.begin)
+            incarnation = self._attempt.agree(_arrival(secret, offer), listening.begin)
             executor, config = listening.result()
             addresses = self._addresses(incarnation.acknowledgements)
             self._connect(incarnation.store, executor, addresses)
@@ -201,7 +209,11 @@ class Rendezvous:
         """
         if self._rank == 0:
             with suppress(RuntimeError):
-                self._attempt.replace_arrival(json.dumps(["", offer]))
+                self._attempt.replace_arrival(_arrival("", offer))
+
+
+def _arrival(secret: str, offer: Offer) -> str:
+    return json.dumps([secret, headrace.__version__, offer])
 
 
 def allgather_through_store(

@@ -65,7 +65,8 @@ def create(
 
     Raises
     ------
-    InputError : the device is not supported here; the ranks' plan books differ; a setting is wrong.
+    InputError : the device is not supported here; the ranks' versions or plan books differ; a
+        setting is wrong.
     CommunicationError : naming the ranks that did not arrive in time, or the store if it does not
         answer.
     """
