@@ -153,6 +153,23 @@ def test_a_refused_submission_keeps_nothing() -> None:
         assert not first._loose
 
 
+def test_beginning_many_messages_takes_a_few_polls_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the 64th on all under way were polled for each that began: thousands took seconds."""
+    polls: list[int] = []
+    with two() as (first, _second):
+        poll = first.executor.poll
+
+        def counted(handle: int) -> bool:
+            polls.append(handle)
+            return poll(handle)
+
+        monkeypatch.setattr(first.executor, "poll", counted)
+        for _ in range(1000):
+            first.receive(torch.empty(1), 1, 0)
+        assert len(first._loose) == 1000
+        assert len(polls) < 2000
+
+
 def test_a_wait_after_an_interrupted_one_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with two(timeout_s=0.5) as (first, second):
         work = second.receive(torch.zeros(2), 0, 0)

@@ -122,6 +122,7 @@ class Caller:
         self._ready: dict[tuple[Collective, int, int], Ready] = {}
         self.reductions: dict[tuple[torch.dtype, int, Any], Reduction] = {}
         self._loose: dict[int, PendingWork] = {}
+        self._most_loose = _LOOSE_WORKS  # until those that have ended are looked for
         self._starting: set[PendingWork] = set()
         self.region = Region()
         self.switch = PlanSwitch(executor, self._loaded)
@@ -332,9 +333,10 @@ class Caller:
         """Begin to send or receive a message."""
         # A message is usually waited for at once, so no completion thread is notified. The table
         # keeps the buffers of those that are not waited for.
-        if len(self._loose) >= _LOOSE_WORKS:
+        if len(self._loose) >= self._most_loose:
             for work in list(self._loose.values()):
                 work.is_completed()
+            self._most_loose = max(_LOOSE_WORKS, 2 * len(self._loose))
         after, seconds = guarded((tensor, *bound.keep), bound.after), self.timeout_s
         work = PendingWork(
             self.executor, [tensor], after, bound.keep, loose=self._loose, timeout_s=seconds
