@@ -89,7 +89,7 @@ def timeline(plan: Plan) -> Timeline:
         reduce=combined[order],
         slots=_slots(steps["slot"][sending], steps["count"][sending], group, order),
         link_busy=run.link_busy,
-        shared_busy=np.array([run.busy[shared.name] for shared in topology.shared]),
+        shared_busy=run.shared_busy,
     )
 
 

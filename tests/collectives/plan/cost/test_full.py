@@ -127,7 +127,7 @@ def test_alpha_holds_what_is_shared() -> None:
     sends = found.start_us[program.steps["op"] == Op.SEND].tolist()
     assert sends == [8.0, 0.0]
     assert found.total_us == 16.0
-    assert found.busy == {"all": 1.0}
+    assert found.shared_busy.tolist() == [1.0]
 
 
 def test_local_steps_are_free_unless_charged() -> None:

@@ -1,5 +1,7 @@
 """The simulator against closed forms, and against what any sane network does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -116,7 +118,7 @@ def test_a_shared_capacity_is_shared_evenly() -> None:
     program = broadcast(4, [(0, 1), (0, 2), (0, 3)])
     found = simulate(program, star(shared_beta=100.0), MB)
     assert found.total_us == pytest.approx(300.0)
-    assert found.busy["nic"] == pytest.approx(1.0)
+    assert found.shared_busy.tolist() == pytest.approx([1.0])
     sends = found.finish_us[program.steps["op"] == Op.SEND]
     assert sends.min() > 280.0  # no link comes first
 
@@ -124,7 +126,16 @@ def test_a_shared_capacity_is_shared_evenly() -> None:
 def test_a_shared_capacity_that_is_fast_enough_does_not_delay() -> None:
     found = simulate(broadcast(4, [(0, 1), (0, 2), (0, 3)]), star(shared_beta=30.0), MB)
     assert found.total_us == pytest.approx(100.0, rel=0.05)
-    assert found.busy["nic"] == pytest.approx(0.9, rel=0.05)
+    assert found.shared_busy.tolist() == pytest.approx([0.9], rel=0.05)
+
+
+def test_shared_capacities_of_one_name_are_in_use_for_their_own_time() -> None:
+    """A report showed the use of the last of them for all."""
+    network = star(shared_beta=100.0)
+    port = SharedCapacity(name="nic", links=(0,), beta_us_per_mb=150.0)
+    network = replace(network, shared=(*network.shared, port))
+    found = simulate(broadcast(4, [(0, 1), (0, 2), (0, 3)]), network, MB)
+    assert found.shared_busy.tolist() == pytest.approx([1.0, 0.5], rel=0.05)
 
 
 def test_a_slow_uplink_does_not_hold_a_fast_nic() -> None:
@@ -174,7 +185,8 @@ def test_two_levels_come_near_the_uplink() -> None:
     total = 16 * MB
     found = simulate(two_level(64), topology, total)
     assert total / 12.5 < found.total_us < 1.05 * total / 12.5
-    assert found.busy["uplink-out-0"] > 0.95
+    names = [shared.name for shared in topology.shared]
+    assert found.shared_busy[names.index("uplink-out-0")] > 0.95
 
 
 def test_local_steps_cost_what_they_are_told_to() -> None:

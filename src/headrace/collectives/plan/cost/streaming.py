@@ -43,16 +43,16 @@ class Simulation:
         when the last is in place.
         Where messages are forwarded as a whole, all steps of one start and finish together, sends
         when their receives do.
-    busy : for every shared capacity of the topology, the fraction of `total_us` it is in use.
-    link_busy : for every link of the topology (float64), the fraction that it itself is in use.
+    link_busy, shared_busy : for every link and shared capacity of the topology (float64), the
+        fraction of `total_us` that it is in use.
     pieces : number of pieces of the sends (the work done), or of messages.
     """
 
     total_us: float
     start_us: np.ndarray
     finish_us: np.ndarray
-    busy: dict[str, float]
     link_busy: np.ndarray
+    shared_busy: np.ndarray
     pieces: int
 
 
@@ -261,18 +261,18 @@ def _simulation(
     links = len(topology.links)
     moved_mb = np.bincount(link, weights=mb, minlength=links)
     extra_us = np.bincount(link, weights=held_us, minlength=links)
-    in_use = {
-        shared.name: float(moved_mb[list(shared.links)].sum()) * shared.beta_us_per_mb
-        + float(extra_us[list(shared.links)].sum())
+    in_use_us = [
+        moved_mb[list(shared.links)].sum() * shared.beta_us_per_mb
+        + extra_us[list(shared.links)].sum()
         for shared in topology.shared
-    }
+    ]
     share = 1.0 / total_us if total_us > 0.0 else 0.0
     return Simulation(
         total_us=total_us,
         start_us=start_us,
         finish_us=finish_us,
-        busy={name: us / total_us if share else 0.0 for name, us in in_use.items()},
         link_busy=(moved_mb * topology.columns.beta_us_per_mb + extra_us) * share,
+        shared_busy=np.array(in_use_us, np.float64) * share,
         pieces=pieces,
     )
 
