@@ -37,9 +37,11 @@ def parse_nvidia_smi(
     """Return the topology of `nodes` machines as ``nvidia-smi topo -m`` shows them.
 
     ``NV#`` is that many NVLinks. If a GPU shows more of them than GPUs have, and to all others
-    equally many, they go through an NVSwitch, and each GPU has one port each way. Multicast is not
-    shown: it is assumed absent. GPUs that NVLinks do not join send over PCIe.
-    NIC traffic uses the nearest NIC; see `assemble`. The matrix gives no rates: see `LinkCosts`.
+    equally many, they go through an NVSwitch, and each GPU has one port each way. Of three or four
+    GPUs of a DGX-2 it shows as many as of a box without a switch, as which it is read: NCCL's file
+    has the switch. Multicast is not shown: it is assumed absent. GPUs that NVLinks do not join send
+    over PCIe. NIC traffic uses the nearest NIC; see `assemble`. The matrix gives no rates: see
+    `LinkCosts`.
 
     Raises
     ------

@@ -108,7 +108,10 @@ class _Reader:
         self._open.pop()
 
     def doctype(self, *_: object) -> None:
-        self._refuse("has a document type (<!DOCTYPE ...>), which is refused: remove it")
+        self._refuse(
+            "has a document type (<!DOCTYPE ...>), as files of lstopo and nvidia-smi have: needs "
+            "one that NCCL_TOPO_DUMP_FILE made"
+        )
 
     def entity(self, *_: object) -> None:
         self._refuse("declares an entity, which is refused: remove it")
