@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -265,9 +266,24 @@ def test_a_failed_build_leaves_nothing(
     assert_gone(run, own_state)
 
 
+def test_a_program_that_does_not_end_is_named(
+    spec: TestbedSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended in a traceback of Python's."""
+
+    def late(argv: list[str], *, timeout: float, **_: Any) -> None:
+        raise subprocess.TimeoutExpired(argv, timeout)
+
+    monkeypatch.setattr(network, "find_program", lambda name: f"/sbin/{name}")
+    monkeypatch.setattr(subprocess, "run", late)
+    with pytest.raises(TestbedError, match=r"'ip ' did not end within 30 s: try again .*netns add"):
+        network.build("0000", spec)
+
+
 OWNER = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from headrace.testbed import Testbed, TestbedSpec, state
 state.state_directory = lambda: Path(sys.argv[1])
 testbed = Testbed.up(TestbedSpec.load(sys.argv[2]), fallback=False)

@@ -174,14 +174,20 @@ def _run(program: str, namespace: str | None, commands: Iterable[str]) -> None:
         raise TestbedError(f"'{program}' (of the package iproute2) is not installed")
     lines = list(commands)
     where = [] if namespace is None else ["-n", namespace]
-    done = subprocess.run(
-        [path, *where, "-batch", "-"],
-        input="\n".join(lines) + "\n",
-        text=True,
-        capture_output=True,
-        timeout=_DEADLINE_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [path, *where, "-batch", "-"],
+            input="\n".join(lines) + "\n",
+            text=True,
+            capture_output=True,
+            timeout=_DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TestbedError(
+            f"'{program} {' '.join(where)}' did not end within {_DEADLINE_S:g} s: try again when "
+            f"the machine has less to do; the commands were: {'; '.join(lines)}"
+        ) from None
     if done.returncode:
         raise TestbedError(
             f"'{program} {' '.join(where)}' failed: {done.stderr.strip() or done.returncode}; "
