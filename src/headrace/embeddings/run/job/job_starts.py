@@ -16,7 +16,7 @@ LAST_LINES = "; its last lines:"
 
 
 class JobStarts:
-    """Starts of a job, as often as processes are lost and there are new commits in between.
+    """Starts of a job: it begins again once from each commit, and once before the first one.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class JobStarts:
         self._hosts = hosts
         self._restart = restart
         self._min_trainers = min_trainers
-        self._begun_from = set[int | None]()
+        self._begun_again_from = set[int | None]()
         self._loss: JobError | None = None
         self._left: int | None = None
         self.lost: tuple[ProcessKey, ...] = ()
@@ -78,7 +78,8 @@ class JobStarts:
         EmbeddingError : the last commit cannot be read.
         """
         mark = None if self._folder is None else self._folder.newest()
-        self._begun_from.add(_commit_of(mark))
+        if self._loss is not None:
+            self._begun_again_from.add(_commit_of(mark))
         if self._loss is not None or mark is not None:
             on_line(self._line(mark))
         return self._hosts() if callable(self._hosts) else self._hosts
@@ -101,7 +102,7 @@ class JobStarts:
             raise loss
         self._loss, self._left = loss, None
         self.lost = tuple(map(key_of, loss.processes))
-        if loss.gone or _commit_of(self._folder.newest()) in self._begun_from:
+        if loss.gone or _commit_of(self._folder.newest()) in self._begun_again_from:
             self._leave_out(loss)  # they would be lost there again
 
     def _leave_out(self, loss: JobError) -> None:

@@ -58,9 +58,9 @@ def run_embedding_job(
 ) -> None:
     """Run a job until all trainers have ended; the first process that fails ends all.
 
-    One whose process is lost can start again from its last commit, as long as it makes commits in
-    between; a reader that is lost starts again alone. Trainers have the environment that torchrun
-    sets, and what `headrace.embeddings.fit` needs.
+    A job that commits can start again where a process is lost: from its last commit, before the
+    first one anew. Another loss before a new commit ends it. A lost reader starts again alone.
+    Trainers have the environment that torchrun sets, and what `headrace.embeddings.fit` needs.
 
     Parameters
     ----------
