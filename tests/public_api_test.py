@@ -351,6 +351,7 @@ PUBLIC = {
         "refuse_pipe",
         "sync_folder",
         "whole_file",
+        "whole_files",
         "without_infinities",
         "write_whole",
     },

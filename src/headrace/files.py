@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +22,7 @@ __all__ = [
     "refuse_pipe",
     "sync_folder",
     "whole_file",
+    "whole_files",
     "without_infinities",
     "write_whole",
 ]
@@ -151,23 +152,48 @@ def whole_file(path: Path) -> Generator[BinaryIO]:
     ------
     OSError : the system refused it.
     """
-    path = Path(os.path.realpath(path))
-    # of a name of its own, as others may write the same file now
-    temporary = path.with_name(f".{path.name[:_NAMED]}.{secrets.token_hex(6)}")
-    # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
+    with whole_files() as opened, opened(path) as file:
+        yield file
+
+
+@contextmanager
+def whole_files() -> Generator[Callable[[Path], AbstractContextManager[BinaryIO]]]:
+    """Yield a function that opens a file for writing, as `whole_file`.
+
+    When the block ends, the files take their places, one after the other. If it fails before, all
+    paths have what they had.
+
+    Raises
+    ------
+    OSError : the system refused it.
+    """
+    paths: dict[Path, Path] = {}  # of the temporary files
+
+    @contextmanager
+    def opened(path: Path) -> Generator[BinaryIO]:
+        path = Path(os.path.realpath(path))
+        # of a name of its own, as others may write the same file now
+        temporary = path.with_name(f".{path.name[:_NAMED]}.{secrets.token_hex(6)}")
+        # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        paths[temporary] = path
         with os.fdopen(descriptor, "wb") as file:
             with suppress(OSError):  # there is none yet, or the file system has no permissions
                 os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+
+    try:
+        yield opened
+        for temporary, path in paths.items():
+            temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for temporary in paths:
+            temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    for folder in {path.parent for path in paths.values()}:
+        sync_folder(folder)
 
 
 def sync_folder(path: Path) -> None:

@@ -96,9 +96,10 @@ class TrainingBatches(Protocol):
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all embedding weights by their names in the model's state: [rows, dim].
+        """Return all embedding weights by their names: [rows, dim].
 
-        Rows that training has not used have their initial values.
+        Names are those in the state of the model that `fit` got, which several trainers have as
+        `model.module`. Rows that training has not used have their initial values.
 
         Raises
         ------
@@ -116,7 +117,8 @@ class TrainingBatches(Protocol):
         """Write the rows that exist to a folder, a file for each table.
 
         All trainers call it; the first one writes. A file has the table's name, with "%2F" for "/"
-        and "%25" for "%".
+        and "%25" for "%". Those of an earlier save are replaced when all are written, which takes
+        room for both.
 
         Parameters
         ----------

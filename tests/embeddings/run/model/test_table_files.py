@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
@@ -151,16 +151,42 @@ def test_a_folder_that_tables_cannot_be_written_to_is_named(
 ) -> None:
     """On a full device the error had no path."""
 
-    def full(_path: Path) -> NoReturn:
+    def full() -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     _, batches, _, _ = fitted_model(executor)
     with batches:
         with monkeypatch.context() as patched:
-            patched.setattr(table_files, "whole_file", full)
+            patched.setattr(table_files, "whole_files", full)
             with pytest.raises(EmbeddingError, match="rows: tables cannot be written: No space le"):
                 batches.save(tmp_path / "rows")
         batches.save(tmp_path / "rows")
+
+
+def test_a_save_that_fails_leaves_all_tables_of_the_one_before(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some were of the epoch before, which a load took with the others."""
+    fitted, batches, optimizer, _ = fitted_model(executor)
+    written: list[object] = []
+
+    def write(*arguments: Any) -> None:
+        if len(written) == len(ROWS) - 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(arguments)
+        arguments[0].write(b"rows")
+
+    with batches:
+        batches.save(tmp_path)
+        saved = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        steps(fitted, batches, [optimizer])
+        with monkeypatch.context() as patched:
+            patched.setattr(table_files, "_write_parquet", write)
+            with pytest.raises(EmbeddingError, match="No space left"):
+                batches.save(tmp_path)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == saved
+        batches.save(tmp_path)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} != saved
 
 
 def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.tables import TableGroup
-from headrace.files import whole_file
+from headrace.files import whole_files
 
 TableFileFormat = Literal["parquet", "npz"]
 
@@ -83,7 +83,7 @@ def save_tables(
     *,
     steps: int | None,
 ) -> None:
-    """Write a file for each table, of the rows that exist.
+    """Write a file for each table, of the rows that exist; if it fails, files are as they were.
 
     Parameters
     ----------
@@ -99,14 +99,14 @@ def save_tables(
     write = _write_parquet if file_format == "parquet" else _write_npz
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for number, table in enumerate(description.tables):
-            _, group = table_group_of(description, number)
-            width = group.dim if steps is None else group.width
-            beside = {} if steps is None else {_STEPS: steps, _DIM: group.dim}
-            blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
-            path = folder / _file_name(table.name, file_format)
-            with whole_file(path) as file:
-                write(file, blocks, width, group.dtype, beside)
+        with whole_files() as opened:  # else some tables may be of an earlier save
+            for number, table in enumerate(description.tables):
+                _, group = table_group_of(description, number)
+                width = group.dim if steps is None else group.width
+                beside = {} if steps is None else {_STEPS: steps, _DIM: group.dim}
+                blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
+                with opened(folder / _file_name(table.name, file_format)) as file:
+                    write(file, blocks, width, group.dtype, beside)
     except OSError as error:
         reason = error.strerror or error
         raise EmbeddingError(f"{folder}: tables cannot be written: {reason}") from error
