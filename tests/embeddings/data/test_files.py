@@ -1,10 +1,11 @@
 """Files of examples as a job's data."""
 
+import errno
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import numpy as np
 import pytest
@@ -84,8 +85,31 @@ def test_a_folder_stands_for_its_files_by_their_numbers(tmp_path: Path) -> None:
     clicks = CriteoData.of([tmp_path], batch=4)
     assert [Path(path).name for path in clicks.paths] == names
     (tmp_path / "none").mkdir()
-    with pytest.raises(ExampleError, match="none: this folder has no files"):
+    with pytest.raises(ExampleError, match="none: this folder has no files of examples$"):
         CriteoData.of([tmp_path / "none"], batch=4)
+
+
+def test_folders_in_a_folder_are_left_out_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their examples were left out in silence."""
+    later = tmp_path / "later"
+    later.mkdir()
+    (tmp_path / "_temporary").mkdir()
+    with pytest.raises(ExampleError, match=f"no files of examples: name those in it, as {later}$"):
+        CriteoData.of([tmp_path], batch=4)
+    (tmp_path / "day_0").touch()
+    with pytest.warns(UserWarning, match=f"{later}: files of this folder are left out") as told:
+        clicks = CriteoData.of([tmp_path], batch=4)
+    assert [Path(path).name for path in clicks.paths] == ["day_0"]
+    assert [warning.filename for warning in told] == [__file__]
+
+    def refuse(_folder: Path) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root may read any
+    with pytest.raises(ExampleError, match=f"{tmp_path}: cannot be read: Permission denied"):
+        CriteoData.of([tmp_path], batch=4)
 
 
 def test_rejected_lines_go_where_the_data_says(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Data that a job is trained on: files of examples, in batches."""
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -83,6 +84,9 @@ class FileLayout(Protocol):
 
 
 L = TypeVar("L", bound=FileLayout)
+
+_LEFT_OUT = (".", "_")
+"""Begin the names of a folder's files that are no examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +270,13 @@ def data_from_fields(fields: Mapping[str, Any]) -> ExampleData:
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
     """Return files, and those of folders by the numbers in their names.
 
-    Hidden ones are left out, and those that writers of Parquet add, as `_SUCCESS`.
+    Hidden ones are left out, those that writers of Parquet add, as `_SUCCESS`, and, with a warning,
+    folders in a folder.
 
     Raises
     ------
-    ExampleError : there is one path in place of a list; a folder has no files; a path is an
-        address, or no UTF-8.
+    ExampleError : there is one path in place of a list; a folder has no files, or cannot be read; a
+        path is an address, or no UTF-8.
     """
     if _is_path(paths):  # the letters of a text are paths, too
         raise ExampleError(f"files are '{paths}', needs a list, as ['{paths}']")
@@ -283,12 +288,29 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        names = [file.name for file in path.iterdir() if file.is_file()]
-        names = sorted((name for name in names if not name.startswith((".", "_"))), key=_by_numbers)
-        if not names:
-            raise ExampleError(f"{path}: this folder has no files of examples")
-        files.extend(path / name for name in names)
+        files.extend(_files_in(path))
     return [_in_utf8(path) for path in files]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of a folder; warn of folders in it, whose files are not among them."""
+    try:
+        listed = [path for path in folder.iterdir() if not path.name.startswith(_LEFT_OUT)]
+    except OSError as error:
+        raise ExampleError(f"{folder}: cannot be read: {error.strerror}") from error
+    listed.sort(key=lambda path: _by_numbers(path.name))
+    files = [path for path in listed if path.is_file()]
+    inner = next((path for path in listed if path.is_dir()), None)
+    if not files:
+        folders = "" if inner is None else f": name those in it, as {inner}"
+        raise ExampleError(f"{folder}: this folder has no files of examples{folders}")
+    if inner is not None:
+        warnings.warn(
+            f"{inner}: files of this folder are left out, as it is in {folder}: name it, too, if "
+            "they are examples",
+            stacklevel=4,
+        )
+    return files
 
 
 def _is_path(paths: object) -> bool:
