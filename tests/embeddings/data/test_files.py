@@ -124,6 +124,17 @@ def test_rejected_lines_go_where_the_data_says(tmp_path: Path) -> None:
         list(clicks.read(Rejects()))
 
 
+def test_rejected_lines_are_in_no_file_of_the_data(tmp_path: Path) -> None:
+    """A job that began again after a loss had one file more, and differed from its commit."""
+    path = data(tmp_path / "day_0", 2).paths[0]
+    for paths, rejects in (([tmp_path], "rejects"), ([tmp_path], "day_0"), ([path], "day_0")):
+        with pytest.raises(ExampleError, match=f"{rejects}: rejected lines would be among the fil"):
+            CriteoData.of(paths, batch=4, rejects=tmp_path / rejects)
+    for paths, rejects in (([tmp_path], "_rejects"), ([path], "rejects")):
+        clicks = CriteoData.of(paths, batch=4, rejects=tmp_path / rejects)
+        assert [len(batch) for batch in clicks.read()] == [2]
+
+
 def test_bags_of_ids_have_a_table_alone_or_with_other_columns() -> None:
     examples = Examples(
         labels=None,

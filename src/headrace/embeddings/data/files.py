@@ -137,9 +137,16 @@ class ExampleFiles(Generic[L]):
         """Return the data in files, whose paths are made absolute: processes differ in folders.
 
         A folder stands for its files, by the numbers in their names: day_2 is before day_10.
+
+        Raises
+        ------
+        ExampleError : see `files_of`; or `rejects` would be one of the files in a next run.
         """
+        files = tuple(str(_in_utf8(path.resolve())) for path in files_of(paths))
+        if rejects is not None:
+            _check_rejects(Path(rejects).resolve(), paths, files)
         return cls(
-            paths=tuple(str(_in_utf8(path.resolve())) for path in files_of(paths)),
+            paths=files,
             batch=batch,
             layout=cls.LAYOUT() if layout is None else layout,
             most_rejected=most_rejected,
@@ -311,6 +318,20 @@ def _files_in(folder: Path) -> list[Path]:
             stacklevel=4,
         )
     return files
+
+
+def _check_rejects(rejects: Path, paths: Iterable[str | Path], files: Iterable[str]) -> None:
+    """Raise ExampleError for a file of rejected lines that is one of examples, or beside them.
+
+    In a folder of these, a job that begins again would read it, and differ from its commits.
+    """
+    folders = [Path(path).resolve() for path in paths if Path(path).is_dir()]
+    beside = rejects.parent in folders and not rejects.name.startswith(_LEFT_OUT)
+    if beside or str(rejects) in files:
+        raise ExampleError(
+            f"{rejects}: rejected lines would be among the files of examples: name a file "
+            "elsewhere, or by a name that begins with _"
+        )
 
 
 def _is_path(paths: object) -> bool:
