@@ -71,6 +71,18 @@ def test_random_numbers_go_on_where_they_were() -> None:
     assert drawn() == first
 
 
+def test_a_host_may_have_fewer_gpus_than_that_of_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that began from the commit there ended with an IndexError."""
+    generators = [torch.ByteTensor([gpu]) for gpu in range(4)]
+    state = random_state() | {"cuda": generators}
+    restored: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", restored.append)
+    set_random_state(state)
+    assert restored == [generators[:2]]
+
+
 def test_what_does_not_fit_is_refused() -> None:
     model, optimizer, schedule = loop()
     with pytest.raises(EmbeddingError, match=r"0\.weight is in no optimizer that fit got"):

@@ -192,8 +192,8 @@ def random_state() -> dict[str, Any]:
 def set_random_state(state: Mapping[str, Any]) -> None:
     """Set the states of generators that `random_state` returned."""
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if state["cuda"] and torch.cuda.is_available():  # a host may have fewer than that of the commit
+        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
     name, keys, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
     version, numbers, following = state["python"]
