@@ -36,11 +36,21 @@ JOB = {"HEADRACE_EMBEDDINGS_CACHER": "127.0.0.1:1", "HEADRACE_EMBEDDINGS_SECRET"
             "HEADRACE_TLS is on, but the calls of embeddings are not encrypted",
         ),
         (
+            {**JOB, "HEADRACE_TLS": "on", "HEADRACE_EMBEDDINGS_CACHER": "node_1:1"},
+            EmbeddingError,
+            "HEADRACE_TLS is on, but the calls of embeddings are not encrypted",
+        ),
+        (
             {**JOB, "HEADRACE_SOCKET_IFNAME": "absent0"},
             CommunicationError,
             "this host has no address of IPv4 for trainers on absent0",
         ),
         (JOB, CommunicationError, "cacher, attend: no connection to 127.0.0.1:1"),
+        (  # it ended with a ValueError: a name is no numeric address
+            {**JOB, "HEADRACE_EMBEDDINGS_CACHER": "localhost:1"},
+            CommunicationError,
+            "cacher, attend: no connection to localhost:1",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_joined(

@@ -2,7 +2,7 @@
 
 import hmac
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from headrace.embeddings.settings import EmbeddingSettings
 from headrace.errors import CommunicationError
 from headrace.executor import Executor
 from headrace.executor.connect.addresses import (
+    FAMILIES,
     addresses_towards,
     family_of,
     host_of,
@@ -102,7 +103,8 @@ def _cacher(
 ) -> tuple[str, str]:
     """Return the address of the cacher, and the job's secret."""
     if settings.cacher is not None and settings.secret is not None:
-        if settings.tls and not is_loopback(host_of(settings.cacher)):
+        cacher_host = host_of(settings.cacher)
+        if settings.tls and not (_is_numeric(cacher_host) and is_loopback(cacher_host)):
             raise EmbeddingError(
                 "HEADRACE_TLS is on, but the calls of embeddings are not encrypted: set it to off "
                 "where the network between the hosts is trusted"
@@ -141,10 +143,20 @@ def _own_host(settings: EmbeddingSettings, cacher: str) -> str:
         addresses = addresses_towards(cacher)
     else:
         addresses = interface_addresses(settings.socket_interface)
-    if (family := family_of(cacher)) in addresses:
-        return addresses[family]
+    families = [family_of(cacher)] if _is_numeric(cacher) else FAMILIES
+    for family in families:
+        if family in addresses:
+            return addresses[family]
+    names = " or ".join(f"IPv{family}" for family in families)
     where = settings.socket_interface or f"a route to the cacher at {cacher}"
-    raise CommunicationError(f"this host has no address of IPv{family} for trainers on {where}")
+    raise CommunicationError(f"this host has no address of {names} for trainers on {where}")
+
+
+def _is_numeric(host: str) -> bool:
+    """Return whether a host is an address; else it is a name."""
+    with suppress(ValueError):
+        return bool(family_of(host))
+    return False
 
 
 def _addresses_of_all(executor: Executor, deadline_s: float, ends: ExitStack) -> list[str]:

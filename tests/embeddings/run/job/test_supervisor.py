@@ -351,3 +351,11 @@ def test_fewer_trainers_need_commits_and_enough_trainers(job: Job, tmp_path: Pat
 def test_a_job_needs_every_kind_of_process() -> None:
     with pytest.raises(EmbeddingError, match="a job has no servers, needs 1 or more"):
         JobHosts.on_this_machine(servers=0)
+
+
+def test_a_first_trainer_elsewhere_needs_a_port_for_the_rendezvous(job: Job) -> None:
+    """The error was of an address that cannot be assigned, and named neither."""
+    hosts = JobHosts(trainers=(RoleHost(address="192.0.2.1"),))  # of no host
+    message = r"^trainer 0 is on 192\.0\.2\.1, where .*, as JobHosts\(rendezvous=29500\)"
+    with pytest.raises(EmbeddingError, match=message):
+        job.run("wait", hosts=hosts)

@@ -37,7 +37,7 @@ class RoleHost:
     Attributes
     ----------
     start : starts it there; see `headrace.launch.Start`.
-    address : of the host, which the process listens at.
+    address : IP address or name of the host, which the process listens at.
     """
 
     start: Start = start_local

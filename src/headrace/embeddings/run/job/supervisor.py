@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 
-from headrace.embeddings.errors import JobError
+from headrace.embeddings.errors import EmbeddingError, JobError
 from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job.folder_lock import locked_folder
 from headrace.embeddings.run.job.job_processes import (
@@ -78,7 +78,7 @@ def run_embedding_job(
     Raises
     ------
     EmbeddingError : the folder cannot be made, or another job on this host has it; `min_trainers`
-        are more than there are, or there is no folder.
+        are more than there are, or there is no folder; the hosts lack a port for the rendezvous.
     JobError : a process failed; names it, with its last lines.
     CommunicationError : a process did not start.
     """
@@ -122,7 +122,7 @@ def _start_trainers(
     environment: Mapping[str, str | None] | None,
 ) -> None:
     hosts = processes.hosts
-    rendezvous = hosts.rendezvous or free_port(hosts.trainers[0].address)
+    rendezvous = _rendezvous(hosts)
     for rank, host in enumerate(hosts.trainers):
         role = Role(
             name=name_of(("trainer", rank)),
@@ -140,6 +140,23 @@ def _start_trainers(
             raise gone_error(
                 [("trainer", rank)], hosts, f"its host {host.address} starts no process: {error}"
             ) from error
+
+
+def _rendezvous(hosts: JobHosts) -> int:
+    """Return the port for torch's rendezvous.
+
+    Raises
+    ------
+    EmbeddingError : the first trainer's host is another machine, and its port is not named.
+    """
+    address = hosts.trainers[0].address
+    try:
+        return hosts.rendezvous or free_port(address)
+    except OSError as error:
+        raise EmbeddingError(
+            f"trainer 0 is on {address}, where this machine finds no free port: name one for "
+            f"torch's rendezvous, as JobHosts(rendezvous=29500) ({error.strerror})"
+        ) from error
 
 
 def _trainer_environment(processes: JobProcesses, rank: int, rendezvous: int) -> dict[str, str]:
