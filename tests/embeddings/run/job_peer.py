@@ -31,8 +31,9 @@ def serve(settings: RoleSettings, send: Send) -> Peer:
     readers: list[object] = []
 
     def describe(_: RpcCall) -> RpcMessage:
-        head = {"role": settings.role, "pid": os.getpid(), "argv": sys.argv}
-        return RpcMessage(head=head | {"options": settings.options, "count": settings.count})
+        process = {"pid": os.getpid(), "argv": sys.argv, "rank": os.environ.get("RANK")}
+        head = {"role": settings.role, "options": settings.options, "count": settings.count}
+        return RpcMessage(head=head | process)
 
     listener = PulseListener(
         settings.host, settings.secret, HANG_S, lambda *_: None, lambda _: None

@@ -86,7 +86,11 @@ def job(tmp_path: Path) -> Job:
 
 @SAMPLED
 @pytest.mark.parametrize("script_reads", [False, True])
-def test_trainers_are_started_with_what_serves_them(job: Job, script_reads: bool) -> None:
+def test_trainers_are_started_with_what_serves_them(
+    job: Job, script_reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that read had the variables of this process: its process group waited for others."""
+    monkeypatch.setenv("RANK", "7")
     job.run("describe", script_reads=script_reads, EXTRA="one")
     described: dict[str, dict[str, Any]] = {name: json.loads(line) for name, line in job.lines}
     assert set(described) == {"trainer 0", "trainer 1"}
@@ -113,6 +117,7 @@ def test_trainers_are_started_with_what_serves_them(job: Job, script_reads: bool
         assert served[2]["argv"] == (
             [str(job.script), "describe"] if script_reads else served[0]["argv"]
         )
+        assert served[2]["rank"] == (None if script_reads else "7")
         for peer in [described[name], cacher, *served]:
             assert not is_running(peer["pid"])
     assert described["trainer 0"]["peers"] == described["trainer 1"]["peers"]

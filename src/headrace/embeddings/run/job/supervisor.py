@@ -35,6 +35,11 @@ OnJobLine = Callable[[str, str], None]
 _CACHER: ProcessKey = ("cacher", 0)
 _AFTERMATH_S = 2.0
 """After the first failure, for the ends of other processes: one of them may be its cause."""
+_OF_TRAINERS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
+"""Variables that trainers have. This process can have some: a script that reads gets none."""
 _TRACEBACK = "Traceback (most recent call last)"
 _EXCEPTION = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception): .")
 """Line that ends a traceback; torch writes calls of its own behind it."""
@@ -92,7 +97,7 @@ def run_embedding_job(
                 options,
                 places,
                 read_with=script if script_reads else None,
-                environment=environment,
+                environment={**dict.fromkeys(_OF_TRAINERS), **(environment or {})},
                 readers_restart=restart,
             )
             try:
