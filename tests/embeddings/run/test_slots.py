@@ -23,3 +23,10 @@ def test_each_column_has_as_many_rows_but_twice_those_of_its_table() -> None:
     assert slots_of_groups(groups, COLUMNS, ROWS, row_bytes) == (2, 1, 1)
     with pytest.raises(EmbeddingError, match="a cache of 31 B has no room .* at least 32 B"):
         slots_of_groups(groups, COLUMNS, ROWS, row_bytes - 1)
+
+
+def test_slots_are_numbered_with_32_bits() -> None:
+    """A cache of 32 GiB for rows of one number was refused: it had more slots."""
+    table = EmbeddingTable(name="wide", rows=1 << 40, dim=1)
+    groups = table_groups([table])
+    assert slots_of_groups(groups, [(0,)], [table.rows], 32 << 30) == ((1 << 32) - 1,)

@@ -6,6 +6,9 @@ from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.tables import TableGroup
 from headrace.units import size
 
+_MOST_SLOTS = (1 << 32) - 1
+"""Numbers of 32 bits, in decisions and messages."""
+
 
 def slots_of_groups(
     groups: Sequence[TableGroup],
@@ -16,7 +19,8 @@ def slots_of_groups(
     """Return rows that a trainer's cache has room for, of every group.
 
     The same number for each column of ids that a group's tables are looked up with; not more than
-    twice the rows of the group's tables, of which some are on their way to or from a server.
+    twice the rows of the group's tables, of which some are on their way to or from a server, nor
+    than slots can be numbered.
 
     Parameters
     ----------
@@ -34,7 +38,11 @@ def slots_of_groups(
             f"at least {size(bytes_of_all)}"
         )
     return tuple(
-        min(cache_bytes * count // bytes_of_all, 2 * sum(rows[table] for table in group.tables))
+        min(
+            cache_bytes * count // bytes_of_all,
+            2 * sum(rows[table] for table in group.tables),
+            _MOST_SLOTS,
+        )
         for count, group in zip(counts, groups, strict=True)
     )
 
