@@ -159,13 +159,13 @@ void bind_rows(nb::module_& module) {
       .def(
           "__init__",
           [](StoreLog* self, RowStore& store, const std::vector<std::string>& folders,
-             const std::vector<std::uint64_t>& groups) {
+             const std::vector<std::uint64_t>& groups, std::uint64_t first_commit) {
             const auto tables = logged_tables(folders, groups);
             const nb::gil_scoped_release release;
-            new (self) StoreLog(store, tables);
+            new (self) StoreLog(store, tables, {}, first_commit);
           },
           "store"_a, "folders"_a, nb::kw_only(), "groups"_a = std::vector<std::uint64_t>(),
-          nb::keep_alive<1, 2>())
+          "first_commit"_a = 0, nb::keep_alive<1, 2>())
       .def(
           "adopt",
           [](StoreLog& self, const std::vector<std::string>& folders,

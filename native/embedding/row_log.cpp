@@ -21,6 +21,12 @@ std::size_t RowChanges::rows() const {
   return rows;
 }
 
+std::uint64_t RowChanges::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& group : groups_) bytes += group.log_bytes();
+  return bytes;
+}
+
 RowLog::RowLog(std::string folder, std::size_t row_bytes, const Options& options)
     : row_bytes_(row_bytes),
       folder_(std::move(folder), static_cast<std::uint32_t>(row_bytes),
@@ -30,14 +36,18 @@ RowLog::RowLog(std::string folder, std::size_t row_bytes, const Options& options
                .automatic_checkpoints = false,
                .files = options.files}) {}
 
-std::uint64_t RowLog::commit(RowChanges& changes) {
+void RowLog::append(RowChanges& changes) {
   if (changes.row_bytes() != row_bytes_) {
     throw std::invalid_argument("changes have rows of " + std::to_string(changes.row_bytes()) +
                                 " bytes, the log's have " + std::to_string(row_bytes_));
   }
   for (auto& group : changes.groups_) folder_.commit(group, index::Sync::no);
-  folder_.sync();
   changes.groups_.clear();
+}
+
+std::uint64_t RowLog::commit(RowChanges& changes) {
+  append(changes);
+  folder_.sync();
   return folder_.sequence();
 }
 

@@ -20,6 +20,8 @@ class RowChanges {
   // `values`: one row after the other.
   void put(std::span<const std::int64_t> ids, const std::byte* values);
   std::size_t rows() const;
+  // Of the log that they would add.
+  std::uint64_t bytes() const;
   std::size_t row_bytes() const { return row_bytes_; }
 
  private:
@@ -69,8 +71,10 @@ class RowLog {
     block.end(visit);
   }
 
-  // Returns the number of groups when the changes are on the device; they are empty then. Of a
-  // failure some of the changes may be left: the folder is opened again with the groups before.
+  // Appends the changes, which are empty then: they are on the device with the next commit. Of a
+  // failure some of them may be left: the folder is opened again with the groups before.
+  void append(RowChanges& changes);
+  // Appends them, and returns the number of groups when all are on the device.
   std::uint64_t commit(RowChanges& changes);
   // The groups are committed by all servers: a snapshot may merge them. It is written by a thread.
   void checkpoint_if_due() { folder_.checkpoint_if_due(); }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "index/durable/files_faulty.hpp"
 #include "index/durable/files_simulated.hpp"
 
 using namespace headrace;
@@ -89,7 +90,9 @@ void test_commits() {
   std::vector<std::uint64_t> groups;
   for (int opening = 0; opening < 12; ++opening) {
     auto store = store_of(0, 1);
-    StoreLog log(store, folders("server", groups), {.files = &files});
+    // in every other one all rows are appended as they arrive, where they may be
+    StoreLog log(store, folders("server", groups), {.files = &files}, 0,
+                 opening % 2 == 0 ? 1 : StoreLog::kMostPendingBytes);
     CHECK(rows_of(store) == committed);
     auto model = committed;
     const auto commits = engine() % 4;
@@ -107,11 +110,40 @@ void test_commits() {
       write(store, log, commit, model);
       log.commit(commit);
     }
-    write(store, log, commits + unmarked, model);
+    // a folder without a commit is not opened again
+    if (!groups.empty()) write(store, log, commits + unmarked, model);
     if (opening % 3 == 0) log.close();
     if (opening % 3 == 1) files.end_process();
     if (opening % 3 == 2) files.lose_power(engine);
   }
+}
+
+// Rows are in memory up to a size, then in the logs: all of them were until their commit.
+void test_many_rows_before_a_commit() {
+  index::SimulatedFiles inner;
+  index::FileFaults faults;
+  index::FaultyFiles files(inner, faults);
+  auto store = store_of(0, 1);
+  StoreLog log(store, folders("server"), {.files = &files}, 3, 100);
+  Model model;
+  const auto grows = [&](std::uint64_t commit) {
+    const auto bytes = [&] { return inner.map("server-0/changes-0").bytes.size(); };
+    const auto before = bytes();
+    for (int writes = 0; writes < 5; ++writes) write(store, log, commit, model);
+    return bytes() > before;
+  };
+  CHECK(grows(3));
+  CHECK(!grows(4));  // the one before it is not made
+  log.commit(3);
+  CHECK(!grows(4));  // nor marked
+  log.checkpoint_if_due(3);
+  CHECK(grows(4));
+  faults.operations_left = 1;
+  faults.dead = true;
+  thrown<std::system_error>([&] { grows(4); });
+  faults.dead = false;
+  CHECK(thrown<std::runtime_error>([&] { log.commit(4); }) ==
+        "commit 4 lacks rows that the logs did not take: open them again");
 }
 
 // Groups of the first of two commits, where that is marked when both are in the logs.
@@ -202,6 +234,7 @@ void test_refused() {
 
 int main() {
   test_commits();
+  test_many_rows_before_a_commit();
   test_marked_after_the_next_commit();
   test_other_numbers_of_servers();
   test_refused();

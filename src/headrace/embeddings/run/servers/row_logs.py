@@ -115,6 +115,7 @@ class RowLogs:
                     store,
                     _folders(self._folder, number, group),
                     groups=same[0].groups[number] if same else [],
+                    first_commit=first_commit,
                 )
                 for number, (store, group) in enumerate(zip(stores, groups, strict=True))
             ]
@@ -132,16 +133,19 @@ class RowLogs:
         ends: NDArray[np.int64],
         values: NDArray[Any],
     ) -> None:
-        """Add rows that were written to a commit.
+        """Add rows that were written to a commit: in memory, or in the logs where they are many.
 
         Raises
         ------
         EmbeddingError : the commit is made already.
+        CommunicationError : the system refused to write them; the commit fails then, too.
         """
         try:
             self._logs[group].put(commit, ids, ends, values)
         except ValueError as error:
             raise EmbeddingError(str(error)) from error
+        except (OSError, RuntimeError) as error:
+            raise _failure(self._folder, error) from error
 
     def commit(self, commit: int) -> Groups:
         """Return the groups of the logs when the rows of a commit are on the device.
@@ -224,4 +228,8 @@ def _named(folder: Path) -> Generator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
-        raise CommunicationError(f"the logs of rows in {folder}: {error}") from error
+        raise _failure(folder, error) from error
+
+
+def _failure(folder: Path, error: Exception) -> CommunicationError:
+    return CommunicationError(f"the logs of rows in {folder}: {error}")
