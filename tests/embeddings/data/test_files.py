@@ -112,6 +112,14 @@ def test_folders_in_a_folder_are_left_out_with_a_warning(
         CriteoData.of([tmp_path], batch=4)
 
 
+def test_a_link_in_a_folder_without_its_file_is_named(tmp_path: Path) -> None:
+    """Its examples were left out, as where a disk was not mounted."""
+    data(tmp_path / "day_0", 2)
+    (tmp_path / "day_1").symlink_to(tmp_path / "absent")
+    with pytest.raises(ExampleError, match="absent: cannot be read: .*No such file"):
+        list(CriteoData.of([tmp_path], batch=4).read())
+
+
 def test_rejected_lines_go_where_the_data_says(tmp_path: Path) -> None:
     path = tmp_path / "clicks.tsv"
     path.write_text(f"{LINE}\n{LINE}\nno\n{LINE}\n")

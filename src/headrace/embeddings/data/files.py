@@ -306,8 +306,10 @@ def _files_in(folder: Path) -> list[Path]:
     except OSError as error:
         raise ExampleError(f"{folder}: cannot be read: {error.strerror}") from error
     listed.sort(key=lambda path: _by_numbers(path.name))
-    files = [path for path in listed if path.is_file()]
     inner = next((path for path in listed if path.is_dir()), None)
+    # a link without its file, too: reading it is an error
+    links = {path for path in listed if path.is_symlink() and not path.is_dir()}
+    files = [path for path in listed if path.is_file() or path in links]
     if not files:
         folders = "" if inner is None else f": name those in it, as {inner}"
         raise ExampleError(f"{folder}: this folder has no files of examples{folders}")
