@@ -116,9 +116,9 @@ class TrainingBatches(Protocol):
     ) -> None:
         """Write the rows that exist to a folder, a file for each table.
 
-        All trainers call it; the first one writes. A file has the table's name, with "%2F" for "/"
-        and "%25" for "%". Those of an earlier save are replaced when all are written, which takes
-        room for both.
+        All trainers call it; the first one writes, and the others wait for it, up to
+        HEADRACE_DEADLINE_S. A file has the table's name, with "%2F" for "/" and "%25" for "%".
+        Those of an earlier save are replaced when all are written, which takes room for both.
 
         Parameters
         ----------
@@ -131,8 +131,9 @@ class TrainingBatches(Protocol):
     def load(self, folder: str | Path, *, tables: Collection[str] | None = None) -> None:
         """Write the rows in a folder that `save` made to the servers.
 
-        All trainers call it; the first one reads. With the optimizer's state training steps are
-        numbered on from those of the files.
+        All trainers call it; the first one reads, and the others wait for it, up to
+        HEADRACE_DEADLINE_S. With the optimizer's state training steps are numbered on from those of
+        the files.
 
         Parameters
         ----------
