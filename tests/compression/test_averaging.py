@@ -125,6 +125,31 @@ def test_a_mean_beyond_float16_leaves_finite_residuals(dtype: torch.dtype) -> No
     assert all(one.residual("a.weight").isfinite().all() for one in group)
 
 
+@pytest.mark.parametrize("residuals", ["fp32", "bf16"])
+@pytest.mark.parametrize("spec", KEEPING)
+def test_after_an_overflow_means_are_finite_again(spec: str, residuals: str) -> None:
+    """A codec's own overflow left infinite residuals: every later step was skipped, for ever.
+
+    A gradient scaler doubles its scale until gradients are near float32's largest.
+    """
+    group = averagers(Policy(codec=spec, residuals=residuals), 2)
+    finite: list[bool] = []
+    for step in range(8):
+        given = [gradients(step, rank, 1e38 if step == 1 else 1.0) for rank in range(2)]
+        given = [[(name, g.clamp(-3e38, 3e38)) for name, g in own] for own in given]
+        means = run_step(group, given)
+        for name in SHAPES:
+            torch.testing.assert_close(
+                means[1][name], means[0][name], rtol=0, atol=0, equal_nan=True
+            )
+        finite.append(all(bool(mean.isfinite().all()) for mean in means[0].values()))
+        if not finite[-1]:  # as a scaler does
+            for one in group:
+                one.rescale(0.5)
+    assert finite[0]
+    assert any(finite[2:])
+
+
 @pytest.mark.parametrize("spec", KEEPING)
 def test_a_step_that_is_not_finite_on_one_rank_is_nan_on_all_and_changes_nothing(spec: str) -> None:
     group = averagers(spec, 3)

@@ -23,9 +23,10 @@ mean is rounded off when it is written back is left in the residual of every ran
 type is what is sent (no codec, or a cast to this type), it is summed as it is.
 """
 
+import itertools
 import math
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -196,6 +197,8 @@ class Averager:
         if not self.finite:
             for job in coded:
                 job.leave(torch.nan)
+            for accumulated in self._accumulated():  # what an overflow in an earlier step has left
+                accumulated.nan_to_num_(nan=0, posinf=0, neginf=0)
             self._close()
             return []
         for name in self._spent:
@@ -302,14 +305,8 @@ class Averager:
         """
         if factor == 1:
             return
-        for residual in self._residuals.values():
-            residual.mul_(factor)
-        for states in self._states.values():
-            for family, pieces in states.items():
-                for piece in () if FAMILIES[family].matrices else pieces:
-                    for tensor in piece.values():
-                        if isinstance(tensor, Tensor):
-                            tensor.mul_(factor)
+        for accumulated in self._accumulated():
+            accumulated.mul_(factor)
 
     def residual(self, name: str) -> Tensor:
         """Return a parameter's residual, a copy in float32; names are as of `set_codec`.
@@ -423,6 +420,14 @@ class Averager:
 
     # ---- parts -----------------------------------------------------------------------------
 
+    def _accumulated(self) -> Iterator[Tensor]:
+        """Yield what is kept of gradients: residuals, and the states of vector codecs."""
+        yield from self._residuals.values()
+        for states in self._states.values():
+            vectors = (pieces for family, pieces in states.items() if not FAMILIES[family].matrices)
+            for state in itertools.chain.from_iterable(vectors):
+                yield from (value for value in state.values() if isinstance(value, Tensor))
+
     def _check_feedback(self, name: str, spec: CodecSpec) -> None:
         """Raise CompressionError if a parameter's residual could grow without bound."""
         shape = self._shapes[name]
@@ -489,10 +494,6 @@ class Averager:
         """Return the job of a parameter that keeps something from step to step."""
         spec = self._codecs[name]
         vector = gradient.contiguous().view(-1).to(torch.float32)
-        finite = all_finite(vector)
-        if not vector.is_cpu or not finite:  # a device's flag is not waited for
-            self._flags.masked_fill_(~finite, 1.0)
-            vector.masked_fill_(~finite, 0.0)  # so that ranks make the same exchanges in any case
         feeds = self.policy.feeds_back(spec)
         residual = self._residual_on(name, vector.device)
         if residual is not None:
@@ -502,6 +503,10 @@ class Averager:
         elif feeds:
             residual = torch.zeros_like(vector, dtype=self._residual_type)
             self._residuals[name] = residual
+        finite = all_finite(vector)  # with the residual, as their sum may overflow
+        if not vector.is_cpu or not finite:  # a device's flag is not waited for
+            self._flags.masked_fill_(~finite, 1.0)
+            vector.masked_fill_(~finite, 0.0)  # so that ranks make the same exchanges in any case
         mean = residual.to(torch.float32) if feeds and residual is not None else vector
         states = self._states.get(name, {}).get(spec.family)
         job = self._job(name, gradient, vector, spec, mean, states)

@@ -219,6 +219,19 @@ def not_finite_leaves_residuals() -> None:
         assert same(part["residuals"], before[name]["residuals"])
 
 
+def after_an_overflow_gradients_are_finite_again() -> None:
+    """The scale of `sign` overflowed and left an infinite residual: all gradients were NaN then."""
+    model = sharded()
+    fsdp_hook(model, Policy(codec="sign", **RULES))
+    inputs, targets = batch(0, dist.get_rank())
+    for factor in (1.0, 2e38, 1.0, 1.0):
+        model.zero_grad()
+        (factor * nn.functional.cross_entropy(model(inputs), targets)).backward()
+    for parameter in model.parameters():
+        assert isinstance(parameter.grad, DTensor)
+        assert bool(parameter.grad.to_local().isfinite().all())
+
+
 def resumed_is_the_same() -> None:
     rules = Policy(codec="minmax:2", **RULES)
     whole = sharded()
@@ -570,6 +583,7 @@ CHECKS = [
     residuals_are_what_was_not_sent,
     gradients_are_divided_by_the_models_factor,
     not_finite_leaves_residuals,
+    after_an_overflow_gradients_are_finite_again,
     resumed_is_the_same,
     residuals_follow_the_scale,
     replicas_use_any_codec,

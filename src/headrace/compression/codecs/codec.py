@@ -1,11 +1,12 @@
 """The protocol of codecs.
 
-Values that are not finite have one rule for all codecs. The caller (the `Averager`) checks its
-gradients before residuals are added, and sums one flag over the ranks beside or before its first
-requests. If a rank's is set, every rank's mean is NaN and the residuals of before are kept. A codec
-that is called nevertheless does not raise, and its mean is equal on all ranks; it is not finite
-where the codec sends every element (none, casts, quantisers), but sparse and random codecs may
-leave such a value out.
+Values that are not finite have one rule for all codecs. The caller (the `Averager`) checks the sums
+of gradients and residuals, and sums one flag over the ranks beside or before its first requests. If
+a rank's is set, every rank's mean is NaN, and residuals stay, but for elements that are not finite:
+a codec overflows on finite sums that are large enough, and leaves such a residual. A codec that is
+called nevertheless does not raise, and its mean is equal on all ranks; it is not finite where the
+codec sends every element (none, casts, quantisers), but sparse and random codecs may leave such a
+value out.
 """
 
 from collections.abc import Sequence

@@ -228,12 +228,12 @@ class CompressedReduceScatter(ReduceScatter):
         if staging := staging_of(gradients.device):  # FSDP made them for another stream
             staging.keep(gradients)
         rows = gradients.to(torch.float32)
-        finite = all_finite(rows.view(-1))
-        if not rows.is_cpu or not finite:  # a device's flag is not waited for
-            rows.masked_fill_(~finite, 0.0)
         self._rescale(self._scale.follow())
         if self.residual is not None:
             rows.add_(self.residual.to(rows.device))
+        finite = all_finite(rows.view(-1))  # with the residual, as their sum may overflow
+        if not rows.is_cpu or not finite:  # a device's flag is not waited for
+            rows.masked_fill_(~finite, 0.0)
         sent = rows.new_zeros((ranks, layout.row_bytes), dtype=torch.uint8)
         sent[:, -1] = ~finite
         own_mean = torch.empty_like(mean, dtype=torch.float32)  # until then scratch
@@ -258,6 +258,8 @@ class CompressedReduceScatter(ReduceScatter):
         self.step += 1
         if bool(download(received[:, -1]).any()):
             mean.fill_(torch.nan)
+            if self.residual is not None:  # an overflow in an earlier step may have left others
+                self.residual.nan_to_num_(nan=0, posinf=0, neginf=0)
         else:
             for part in layout.segments:
                 own, again = own_mean[part.elements], sent[0][part.payload]
