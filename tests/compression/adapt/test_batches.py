@@ -88,6 +88,18 @@ def test_it_goes_on_from_its_state() -> None:
     assert begun + run(second, [1.0] * 4) == whole
 
 
+def test_groups_that_an_optimizer_gets_later_have_their_rates_scaled() -> None:
+    """Gradual unfreezing ended in a ValueError of zip() at the end of the epoch."""
+    batches, _, optimizer = made()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))], "lr": 0.02})
+    batches.epoch()
+    batches.epoch()
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.08])
+    optimizer.param_groups[1]["lr"] = 0.0
+    batches.load_state_dict(batches.state_dict())
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(0.08)
+
+
 def test_bad_sizes() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     for arguments, needed in (

@@ -44,9 +44,10 @@ class AccordionBatches(Sampler[list[int]]):
     Parameters
     ----------
     sampler : of this rank's samples, such as a DistributedSampler.
-    optimizer : of the model; its rates when this is made are those for `reference` samples. Its
-        steps are seen by a hook, which accumulates the gradients (averaged over the ranks) in the
-        epochs for which that is needed.
+    optimizer : of the model; its rates when this is made, and those of groups that are added later
+        when that epoch ends, are those for `reference` samples. Its steps are seen by a hook, which
+        accumulates the first groups' gradients (averaged over the ranks) in the epochs for which
+        that is needed.
     small, large : samples of a batch of all ranks together.
     decay : factor of the rates in each epoch, from 0 on (as of torch's LambdaLR); no other
         scheduler may change the optimizer's rates.
@@ -169,7 +170,10 @@ class AccordionBatches(Sampler[list[int]]):
         self._set_rates()
 
     def _set_rates(self) -> None:
-        for group, base in zip(self._optimizer.param_groups, self._base, strict=True):
+        groups = self._optimizer.param_groups
+        added = groups[len(self._base) :]
+        self._base = [*self._base, *(float(group["lr"]) for group in added)]
+        for group, base in zip(groups, self._base, strict=True):
             group["lr"] = scaled_rate(
                 base * self._decay(self.epochs),
                 self.batch,
