@@ -458,6 +458,21 @@ def test_residuals_follow_the_scale(spec: str) -> None:
             torch.testing.assert_close(scaled[0][name] / scale, plain[0][name])
 
 
+def test_parameters_that_a_state_lacks_begin_without_a_residual() -> None:
+    """A state of a job in which layers were frozen was refused where they are trained."""
+    shapes = {name: shape for name, shape in SHAPES.items() if name != "a.weight"}
+    frozen = Averager("minmax:2", shapes, rank=0, ranks=1)
+    run_step([frozen], [[pair for pair in gradients(0, 0) if pair[0] != "a.weight"]])
+    for codec in ("minmax:2", "topk:5%"):
+        (one,) = averagers(codec, 1)
+        one.load_state_dict(frozen.state_dict(), codecs=codec == "minmax:2")
+        assert torch.equal(one.residual("b.weight"), frozen.residual("b.weight"))
+        assert not one.residual("a.weight").any()
+        assert {str(one.codecs[name]) for name in ("a.weight", "b.weight")} == {codec}
+        run_step([one], [gradients(1, 0)])
+        assert one.residual("a.weight").any()
+
+
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(CompressionError, match="rank is 2, needs 0 to 1"):
         Averager("none", SHAPES, rank=2, ranks=2)

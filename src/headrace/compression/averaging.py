@@ -385,7 +385,7 @@ class Averager:
             of all ranks. Residuals are then averages of the old ones (`residual_weights`), so that
             their mean over the ranks, which is what training still has to receive, is the same;
             so is the momentum of ``dgc``. The warm start is that of the old rank that is this one
-            modulo the old number.
+            modulo the old number. A parameter that they lack, as it was frozen, begins anew.
         codecs : take the saved codecs; else the codecs in force take over residuals and warm
             starts, as by `set_codec`. See `reason_against`.
 
@@ -413,7 +413,8 @@ class Averager:
             if states_by_family := states_by_family | averaged_states(name, sources):
                 self._states[name] = states_by_family
         own_codecs = self._codecs
-        self._codecs = {n: CodecSpec.parse(text) for n, text in model["codecs"].items()}
+        saved_codecs = {n: CodecSpec.parse(text) for n, text in model["codecs"].items()}
+        self._codecs = own_codecs | saved_codecs
         for name, spec in () if codecs else own_codecs.items():
             self._switch(name, spec)
         self.step, self.torn = int(model["step"]), tuple(model.get("torn", ()))
@@ -583,8 +584,6 @@ class Averager:
             if name not in self._shapes:
                 raise CompressionError(f"state has parameter {name!r}, the model has not")
             self._codec(CodecSpec.parse(text))
-        if missing := sorted(set(self._shapes) - set(state["codecs"])):
-            raise CompressionError(f"state lacks parameter {missing[0]!r}, which the model has")
         for name, saved in state["parameters"].items():
             shape = None if saved["residual"] is None else tuple(saved["residual"].shape)
             if shape not in (None, self._shapes[name]):

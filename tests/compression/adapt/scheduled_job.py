@@ -50,9 +50,13 @@ def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
 class Training:
     """A model, its optimizer and its hook."""
 
-    def __init__(self, schedule: Any, when: str = "after", rate: float = RATE) -> None:
+    def __init__(
+        self, schedule: Any, when: str = "after", rate: float = RATE, *, frozen: bool = False
+    ) -> None:
+        network = module()
+        network[0].requires_grad_(not frozen)  # type: ignore[index]
         # buckets of 2 KB: several of them
-        self.model = DistributedDataParallel(module(), bucket_cap_mb=0.002)
+        self.model = DistributedDataParallel(network, bucket_cap_mb=0.002)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=0.9)
         self.hook: Any = ddp_hook(self.model, schedule, when=when, optimizer=self.optimizer)
 
@@ -125,6 +129,25 @@ def another_policys_state_begins_the_schedule_anew() -> None:
             assert torch.equal(second.hook.averager.residual(name), kept)
         second.run(range(5, 7))
         assert second.hook.binding.steps == (marks + 2 if marks else 1), "the fifth step, too"
+        first.hook.close()
+        second.hook.close()
+
+
+def other_layers_begin_the_schedule_anew() -> None:
+    """States were refused where layers that had been frozen are trained, or the other way round."""
+    for frozen in (True, False):
+        first, second = Training(STEPS, frozen=frozen), Training(STEPS, frozen=not frozen)
+        first.run(range(5))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            second.hook.load_state_dict(copy.deepcopy(first.hook.state_dict()))
+        assert len(warned) == (dist.get_rank() == 0), warned
+        assert all("with other layers, this hook of" in str(warning.message) for warning in warned)
+        assert second.hook.binding.steps == 0
+        assert second.codecs()["2.weight"] == LOW
+        residuals = [each.hook.averager.residual("2.weight") for each in (first, second)]
+        assert torch.equal(*residuals)
+        second.run(range(5, 7))
         first.hook.close()
         second.hook.close()
 
@@ -232,6 +255,7 @@ def rank_0_logs_decisions() -> None:
 CHECKS = (
     resumes_within_a_window,
     another_policys_state_begins_the_schedule_anew,
+    other_layers_begin_the_schedule_anew,
     epochs_and_switches_keep_residuals,
     equals_workers_in_one_process,
     an_optimizer_is_needed,

@@ -313,7 +313,10 @@ def unused_parameters_are_averaged_plainly() -> None:
 
 
 def frozen_parameters_are_left_out() -> None:
-    """LoRA: nothing of a module with a frozen parameter was compressed, in silence."""
+    """LoRA: nothing of a module with a frozen parameter was compressed, in silence.
+
+    Replicas refused the states of hooks with other frozen parameters.
+    """
     mesh = init_device_mesh(DEVICE.type, (RANKS, 1), mesh_dim_names=("hosts", "shards"))
     for shards, replicas in ((None, None), (mesh["shards"], mesh["hosts"].get_group())):
         model = network()
@@ -331,14 +334,14 @@ def frozen_parameters_are_left_out() -> None:
                 "4.weight",
                 "4.bias",
             }
-            for parameter in model[0].parameters():
-                parameter.requires_grad_(True)
-            again = fsdp_hook(model, Policy(codec="minmax:4", **RULES))
-            again.load_state_dict(state)
-            train(model, range(2))
-            state = again.state_dict()
-            assert "0.weight" in state[""]["residuals"]
-            hook.load_state_dict(state)
+        for parameter in model[0].parameters():
+            parameter.requires_grad_(True)
+        again = fsdp_hook(model, Policy(codec="minmax:4", **RULES), replicas=replicas)
+        again.load_state_dict(state)
+        train(model, range(2))
+        state = again.state_dict()
+        assert "0.weight" in state[""]["residuals" if replicas is None else "parameters"]
+        hook.load_state_dict(state)
     other_type = nn.Linear(5, 5).double().requires_grad_(False)
     frozen = nn.Sequential(network(), other_type).to(DEVICE)
     fully_shard(frozen)

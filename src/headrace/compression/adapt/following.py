@@ -111,10 +111,14 @@ class FollowingHook(Hook):
         self.observers.append(self._observe)
 
     def _has_schedule(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a saved state is of the schedule that is followed."""
+        """Return whether a saved state is of the schedule that is followed, and of its layers."""
         if self._binding is None:
             return False
-        return saved_binding(state).get("schedule") == repr(self._binding.schedule)
+        saved = saved_binding(state)
+        layers = self._binding.levels.codecs
+        return saved.get("schedule") == repr(self._binding.schedule) and (
+            set(saved["codecs"]) == set(layers)
+        )
 
     def _compare(self, decision: str) -> None:
         """Raise CommunicationError unless all ranks have made the same decision."""

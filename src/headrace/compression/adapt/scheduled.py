@@ -67,6 +67,8 @@ class ScheduledHook(FollowingHook):
         if self._has_schedule(state):
             return ""
         text = state.get("policy", saved_binding(state).get("schedule", "no schedule"))
+        if text == self.averager.policy_text:
+            text += " with other layers"
         return super()._reason_against({**state, "policy": text})
 
     def _apply(self, codecs: Mapping[str, CodecSpec]) -> None:

@@ -86,7 +86,11 @@ class ReplicaAverage:
         if states and int(states[0]["shards"]) != group.ranks:
             states = self._cut_anew(states)
         else:
-            states = [state for state in states if state["shard"] == group.rank]
+            states = [
+                {**state, **{key: group.trained(state[key]) for key in ("codecs", "parameters")}}
+                for state in states
+                if state["shard"] == group.rank
+            ]
         reason = self.averager.reason_against(states[0]) if states else ""
         self.averager.load_state_dict(states, codecs=not reason)
         self.averager.rescale(self._scale.load(states[0].get("scale")))

@@ -136,9 +136,13 @@ class ShardedGroup:
                     rows.append((rank, slice(end - missing * (column.elements // length), end)))
         return rows
 
+    def trained(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return entries by parameter name without those of frozen parameters."""
+        return {name: entry for name, entry in entries.items() if name not in self._frozen}
+
     def check(self, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise CompressionError unless residuals, by name, have these shapes; frozen ones any."""
-        state_shapes = {n: tuple(r.shape) for n, r in state.items() if n not in self._frozen}
+        state_shapes = {n: tuple(r.shape) for n, r in self.trained(state).items()}
         if wrong := [name for name in state_shapes if state_shapes[name] != shapes.get(name)]:
             raise CompressionError(
                 f"residual of {wrong[0]!r} has shape {state_shapes[wrong[0]]}, needs "
