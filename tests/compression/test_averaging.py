@@ -261,6 +261,18 @@ def test_another_number_of_ranks_keeps_the_pending_mean(spec: str) -> None:
             assert all(same(mean, means[0]) for mean in means)
 
 
+def test_states_of_other_parts_of_a_model_are_refused() -> None:
+    """With tensor parallelism residuals of other ranks' parts were averaged with this rank's."""
+    group = averagers("minmax:2", 2)
+    run_step(group, [gradients(0, rank) for rank in range(2)])
+    states = [{**one.state_dict(), "holders": 1} for one in group]
+    for ranks in (2, 3):
+        (again, *_) = averagers("minmax:2", ranks)
+        again.load_state_dict(states)
+        with pytest.raises(CompressionError, match="2 states are of rank 0, needs 1: with tensor"):
+            again.load_state_dict([*states, *states])
+
+
 def test_states_of_several_steps_are_refused() -> None:
     """A job that ended while its ranks saved left files of two steps, which were mixed."""
     group = averagers("randomk:10%", 2)

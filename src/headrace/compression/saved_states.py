@@ -37,8 +37,8 @@ def choose_states(
     Parameters
     ----------
     states : one or a sequence of them, each with its `rank` and the number of `ranks`; see
-        `Averager.load_state_dict`. Several of one rank are of replicas of a shard: their mean over
-        all is kept.
+        `Averager.load_state_dict`. Several of one rank are of replicas of a shard, each with their
+        number (`holders`; states of earlier versions lack it): their mean over all is kept.
 
     Raises
     ------
@@ -60,6 +60,13 @@ def choose_states(
     replicas: dict[int, list[Mapping[str, Any]]] = {}  # of a rank, each with residuals of its own
     for state in saved:
         replicas.setdefault(state["rank"], []).append(state)
+    for number, alike in replicas.items():
+        holders = int(alike[0].get("holders", len(alike)))
+        if len(alike) > holders:
+            raise CompressionError(
+                f"{len(alike)} states are of rank {number}, needs {holders}: with tensor "
+                "parallelism those of the ranks that hold this rank's part of the model"
+            )
     if old == ranks and rank in replicas:
         return _mean_of([(1.0, replicas[rank])]), replicas[rank][0]
     if not saved or list(replicas) != list(range(old)):

@@ -85,6 +85,8 @@ def a_checkpoint_of_the_policy_or_an_earlier_version_has_its_codecs() -> None:
     state = hook.state_dict()
     hook.close()
     former = {key: entry for key, entry in state.items() if key != "policy"}
+    text = f"2 states are of rank {rank}, needs 1"
+    refuses(lambda: ddp_hook(parallel(), "powersgd:2").load_state_dict([state, state]), text)
     for saved in (state, former):
         _, hook, texts = loaded("powersgd:2", saved)
         assert texts == []

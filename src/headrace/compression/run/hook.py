@@ -245,7 +245,7 @@ class Hook(HookFigures):
 
         Tensors are not copied. Other bucket sizes or another bucket order make no difference.
         """
-        return {**self.averager.state_dict(), "scale": self._scale.factor}
+        return {**self.averager.state_dict(), "holders": 1, "scale": self._scale.factor}
 
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's state, or from the list of all ranks' states.

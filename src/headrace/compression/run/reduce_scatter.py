@@ -318,6 +318,7 @@ class CompressedReduceScatter(ReduceScatter):
         return {
             "rank": group.rank,
             "ranks": group.ranks,
+            "holders": group.replicas,
             "step": self.step,
             "residuals": residuals,
             "scale": self._scale.factor,

@@ -73,7 +73,7 @@ class ReplicaAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state of its shard, and the shard's number."""
-        shard = {"shard": self._group.rank, "shards": self._group.ranks}
+        shard = {"shard": self._group.rank, "shards": self._group.ranks, "holders": 1}
         return {**shard, **self.averager.state_dict(), "scale": self._scale.factor}
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> str:

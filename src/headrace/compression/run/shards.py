@@ -79,6 +79,7 @@ class ShardedGroup:
     name : of the module.
     columns : its parameters in the order of the reduced gradient.
     rank, ranks : of this rank's shard, and of shards.
+    replicas : of each shard, which torch averages itself.
     """
 
     def __init__(self, name: str, module: FSDPModule, names: Mapping[Tensor, str]) -> None:
@@ -111,6 +112,7 @@ class ShardedGroup:
         self.sizes = [column.elements for column in self.columns]
         self.rank = int(mesh.shard_mesh_rank) if mesh else 0
         self.ranks = int(mesh.shard_mesh_size) if mesh else 1
+        self.replicas = int(getattr(mesh, "replicate_mesh_size", 1))
         for name, parameter in self.parameters.items():
             if parameter.dtype not in GRADIENT_TYPES:
                 raise CompressionError(
