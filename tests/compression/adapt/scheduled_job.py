@@ -141,15 +141,36 @@ def other_layers_begin_the_schedule_anew() -> None:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             second.hook.load_state_dict(copy.deepcopy(first.hook.state_dict()))
-        assert len(warned) == (dist.get_rank() == 0), warned
+        assert len(warned) == (frozen and dist.get_rank() == 0), warned
         assert all("with other layers, this hook of" in str(warning.message) for warning in warned)
-        assert second.hook.binding.steps == 0
+        assert second.hook.binding.steps == (0 if frozen else 4)
         assert second.codecs()["2.weight"] == LOW
         residuals = [each.hook.averager.residual("2.weight") for each in (first, second)]
         assert torch.equal(*residuals)
         second.run(range(5, 7))
         first.hook.close()
         second.hook.close()
+
+
+def layers_that_are_frozen_at_first_are_followed() -> None:
+    """They were averaged uncompressed for ever."""
+    network = module()
+    model = DistributedDataParallel(network, find_unused_parameters=True)
+    network[0].requires_grad_(False)  # type: ignore[index]
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    hook: Any = ddp_hook(model, STEPS, optimizer=optimizer)
+    for step in range(3):
+        inputs, targets = batch(step, dist.get_rank())
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        network[0].requires_grad_(True)  # type: ignore[index]
+    assert str(hook.codecs["0.weight"]) == LOW
+    assert hook.averager.residual("0.weight").any()
+    assert hook.binding.steps == 2
+    state = copy.deepcopy(hook.state_dict())
+    assert "0.weight" in state["schedule"]["binding"]["codecs"]
+    hook.load_state_dict(state)
+    assert hook.binding.steps == 2
+    hook.close()
 
 
 def epochs_and_switches_keep_residuals() -> None:
@@ -256,6 +277,7 @@ CHECKS = (
     resumes_within_a_window,
     another_policys_state_begins_the_schedule_anew,
     other_layers_begin_the_schedule_anew,
+    layers_that_are_frozen_at_first_are_followed,
     epochs_and_switches_keep_residuals,
     equals_workers_in_one_process,
     an_optimizer_is_needed,

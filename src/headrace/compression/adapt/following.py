@@ -4,6 +4,7 @@
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ class FollowingHook(Hook):
         )
         self._binding: ScheduleBinding | None = None
         self._ended = False  # a step, that the schedule has not counted yet
+        self._layers = 0  # that the schedule follows
 
     def epoch(self) -> None:
         """End an epoch; called on all ranks, after the learning rates of the next one are set.
@@ -101,24 +103,35 @@ class FollowingHook(Hook):
         records: Records,
     ) -> None:
         """Follow a schedule from the next step on; see `ScheduleBinding` for `apply`."""
-        self._binding = ScheduleBinding(
-            schedule,
-            {name: tuple(parameter.shape) for name, parameter in self._parameters.items()},
-            apply,
-            compare=self._compare,
-            records=records,
+        self._begin_schedule = partial(
+            ScheduleBinding, schedule, apply=apply, compare=self._compare, records=records
         )
+        self._follow_layers()
         self.observers.append(self._observe)
+
+    def _follow_layers(self) -> None:
+        """Begin the schedule, of all layers that the averager has."""
+        parameters = self._parameters
+        # in the model's order, whenever they were admitted: states have numbers by it
+        names = (name for name in self._model.names.values() if name in parameters)
+        shapes = {name: tuple(parameters[name].shape) for name in names}
+        self._binding, self._layers = self._begin_schedule(shapes=shapes), len(shapes)
+
+    def _follow_admitted(self) -> None:
+        """Begin the schedule anew if layers were admitted since, that were frozen at first."""
+        if self._binding is not None and self._layers < len(self._parameters):
+            self._follow_layers()
+
+    def _admit_saved(self, states: Sequence[Mapping[str, Any]]) -> None:
+        super()._admit_saved(states)
+        self._follow_admitted()
 
     def _has_schedule(self, state: Mapping[str, Any]) -> bool:
         """Return whether a saved state is of the schedule that is followed, and of its layers."""
-        if self._binding is None:
+        saved, binding = saved_binding(state), self._binding
+        if binding is None or saved.get("schedule") != repr(binding.schedule):
             return False
-        saved = saved_binding(state)
-        layers = self._binding.levels.codecs
-        return saved.get("schedule") == repr(self._binding.schedule) and (
-            set(saved["codecs"]) == set(layers)
-        )
+        return set(saved["codecs"]) == set(binding.levels.codecs)
 
     def _compare(self, decision: str) -> None:
         """Raise CommunicationError unless all ranks have made the same decision."""
@@ -143,6 +156,7 @@ class FollowingHook(Hook):
 
     def _count(self) -> None:
         """Count the step that has ended, if it is not counted yet."""
+        self._follow_admitted()
         if self._ended and self._binding is not None:
             self._binding.end_step(self._rates())
         self._ended = False

@@ -261,10 +261,7 @@ class Hook(HookFigures):
         """
         saved = [states] if isinstance(states, Mapping) else states
         first = saved[0] if saved else {}
-        for state in saved:
-            for parameter, name in self._model.names.items():
-                if name in state.get("codecs", ()):
-                    self._admit(name, parameter)
+        self._admit_saved(saved)
         reason = self._reason_against(first)
         if not reason:
             for name, text in first.get("codecs", {}).items():
@@ -362,6 +359,13 @@ class Hook(HookFigures):
             self._parameters[name], self._types[name] = parameter, parameter.dtype
             if self._use is not None:
                 self._use.add(name, parameter)
+
+    def _admit_saved(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Take the parameters of saved states that are frozen now."""
+        for state in states:
+            for parameter, name in self._model.names.items():
+                if name in state.get("codecs", ()):
+                    self._admit(name, parameter)
 
     def _begin(self) -> None:
         if self._buckets:  # a backward pass that ended half-way
