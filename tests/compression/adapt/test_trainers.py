@@ -191,6 +191,19 @@ def test_the_trainers_scaler_is_followed_and_hooks_of_former_models_are_closed(
         averages(model)
 
 
+def test_epochs_of_the_trainer_are_those_of_a_schedule(model: DistributedDataParallel) -> None:
+    """Levels by epochs stayed the first: the callback told the hook of no epoch's end."""
+    pytest.importorskip("transformers")
+    added = trainer_callback(a_trainer(model), HandSet(levels=[(0, "bf16"), (1, "minmax:4")]))
+    added.on_epoch_end(None, None, None)
+    added.on_train_begin(SimpleNamespace(world_size=1), None, None)
+    averages(model)
+    assert added.hook is not None
+    assert str(added.hook.codecs["weight"]) == "bf16"
+    added.on_epoch_end(None, None, None)
+    assert str(added.hook.codecs["weight"]) == "minmax:4"
+
+
 def test_names_are_those_before_compiling(model: DistributedDataParallel) -> None:
     """A layer that a policy left alone was compressed, and its name unknown, where compiled."""
     layers = nn.Sequential(*(torch.compile(nn.Linear(64, 64), backend="eager") for _ in range(2)))

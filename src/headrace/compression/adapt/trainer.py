@@ -5,6 +5,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
+from headrace.compression.adapt.following import FollowingHook
 from headrace.compression.adapt.hooks import checked_policy, make_hook
 from headrace.compression.run.figures import ScalarWriter
 from headrace.compression.run.hook import Hook
@@ -45,6 +46,11 @@ class CompressionCallback(TrainerCallback):
             options: dict[str, Any] = {**self._options, "scaler": scaler}
             self.hook = make_hook(hooked_model(model), self._policy, **options)
             self._hooked = model
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """End an epoch of the schedule, if the hook follows one."""
+        if isinstance(self.hook, FollowingHook):
+            self.hook.epoch()
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Write the hook's figures."""
