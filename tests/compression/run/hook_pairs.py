@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,10 @@ from tests.compression.run.hook_training import (
 
 
 def a_pair_of_state_and_hook_is_the_same_hook() -> None:
-    """Trainers that own the loop register a state and a hook, before there is a wrapped model."""
+    """Trainers that own the loop register a state and a hook, before there is a wrapped model.
+
+    A module that has its pair could not be copied or pickled after the first step.
+    """
     policy = Policy(codec="minmax:4", except_for=["first.*"])
     ours = parallel(find_unused_parameters=True)  # a pair cannot know whether its model does
     hook = ddp_hook(ours, policy)
@@ -41,6 +45,9 @@ def a_pair_of_state_and_hook_is_the_same_hook() -> None:
         assert torch.equal(weights(ours), weights(model)), step
     assert state.hook.codecs == hook.codecs
     assert state.hook.figures()["sent_bytes"] == hook.figures()["sent_bytes"]
+    network.pair = state  # type: ignore[assignment] # as of Lightning's modules
+    for copied in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        refuses(lambda copied=copied: copied.pair.hook, "needs one before")
     state.hook.close()
     hook.close()
     other, on_bucket = hook_pair(nn.Linear(9, 9), policy)

@@ -56,6 +56,10 @@ class HookState:
             raise CompressionError("the hook is made in the first backward pass, needs one before")
         return self._hook
 
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy, as of a module that has its pair, makes a hook of its own
+        return {**self.__dict__, "_hook": None}
+
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from saved states of hooks, once there is a hook; see `Hook.load_state_dict`."""
         if self._hook is None:
