@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler, TensorDataset
 
 from headrace.compression.adapt.accordion import CriticalRegimes
 from headrace.compression.adapt.batches import AccordionBatches, scaled_rate
@@ -98,6 +98,18 @@ def test_groups_that_an_optimizer_gets_later_have_their_rates_scaled() -> None:
     optimizer.param_groups[1]["lr"] = 0.0
     batches.load_state_dict(batches.state_dict())
     assert optimizer.param_groups[1]["lr"] == pytest.approx(0.08)
+
+
+def test_trainers_set_the_epoch_of_its_sampler() -> None:
+    """Under Lightning every epoch had the first one's order."""
+    sampler = DistributedSampler(range(70), num_replicas=2, rank=0)  # type: ignore[arg-type]
+    batches = AccordionBatches(sampler, made()[2], small=8, large=32, ranks=2)
+    loader = DataLoader(TensorDataset(torch.arange(70)), batch_sampler=batches)
+    orders: list[list[int]] = []
+    for epoch in range(2):
+        loader.batch_sampler.sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        orders.append([int(index) for (part,) in loader for index in part])
+    assert orders[0] != orders[1]
 
 
 def test_bad_sizes() -> None:

@@ -54,6 +54,11 @@ class AccordionBatches(Sampler[list[int]]):
     regimes : when training is critical; its norms are those of the whole model.
     ranks : of the job; None: those of torch.distributed, if it is initialized, else one.
 
+    Attributes
+    ----------
+    sampler : as given; trainers set its epoch by this name, which torch's batch samplers have.
+    epochs : ended.
+
     Raises
     ------
     CompressionError : sizes that cannot be used, or a window in steps.
@@ -85,7 +90,7 @@ class AccordionBatches(Sampler[list[int]]):
         if self.regimes.unit != "epochs":
             raise CompressionError("regimes has a window in steps, needs one in epochs")
         self.records = Records() if records is None else records
-        self._sampler, self._optimizer, self._ranks = sampler, optimizer, ranks
+        self.sampler, self._optimizer, self._ranks = sampler, optimizer, ranks
         self._sizes, self._decay = (small, large), decay
         self._reference, self._warm_up = reference, warm_up
         self._base = [float(group["lr"]) for group in optimizer.param_groups]
@@ -107,7 +112,7 @@ class AccordionBatches(Sampler[list[int]]):
         """Yield this rank's part of each batch; samples that fill none are left out."""
         size = self.batch // self._ranks
         part: list[int] = []
-        for index in self._sampler:
+        for index in self.sampler:
             part.append(index)
             if len(part) == size:
                 yield part
@@ -115,7 +120,7 @@ class AccordionBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Return the batches of this epoch."""
-        return len(self._sampler) // (self.batch // self._ranks)  # pyright: ignore[reportArgumentType]
+        return len(self.sampler) // (self.batch // self._ranks)  # pyright: ignore[reportArgumentType]
 
     def epoch(self) -> None:
         """End an epoch: decide on the next one's batch, and set its rates.
