@@ -1,6 +1,7 @@
 """Checks of the hook with parameters that are frozen, unused, excluded, or in another layout."""
 
 import copy
+import threading
 import warnings
 from pathlib import Path
 
@@ -167,6 +168,28 @@ def layers_frozen_before_the_hook_are_averaged_or_left_alone() -> None:
         hook = ddp_hook(DistributedDataParallel(network), "minmax:4")
         assert set(hook.codecs) == {"1.weight", "1.bias"}
         hook.close()
+
+
+def parameters_are_admitted_in_the_order_of_buckets() -> None:
+    """Uncompressed buckets end in any order, in which ranks admitted parameters, on any thread.
+
+    The ranks sum who used a parameter by that order: one may have taken it for unused.
+    """
+    model = parallel(find_unused_parameters=True)
+    model.module.first.requires_grad_(False)
+    hook = ddp_hook(model, "none")
+    hook.observers.append(lambda _name, _mean: None)
+    admit, threads = hook._admit, set[int]()
+
+    def on_thread(name: str, parameter: Tensor) -> None:
+        threads.add(threading.get_ident())
+        admit(name, parameter)
+
+    hook._admit = on_thread  # type: ignore[method-assign]
+    backward(model, 0, dist.get_rank())
+    assert threads == {threading.get_ident()}
+    assert "first.weight" in hook.codecs
+    hook.close()
 
 
 def patterns_take_the_names_that_ddp_prints() -> None:

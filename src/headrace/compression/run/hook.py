@@ -392,14 +392,18 @@ class Hook(HookFigures):
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Begin to average a bucket as it is."""
         self._ready_s = time.perf_counter()
+        # here, as buckets may end in another order on another rank: parameters are admitted
+        means = self._gradients(bucket) if self.observers else []
         work: Any = dist.all_reduce(
             bucket.buffer().div_(self.averager.ranks), group=self._group, async_op=True
         )
         if bucket.is_last():
             self._end()
-        return work.get_future().then(partial(self._summed, bucket))
+        return work.get_future().then(partial(self._summed, bucket, means))
 
-    def _summed(self, bucket: dist.GradBucket, future: torch.futures.Future[Any]) -> Tensor:
+    def _summed(
+        self, bucket: dist.GradBucket, means: Gradients, future: torch.futures.Future[Any]
+    ) -> Tensor:
         """Take a bucket's mean."""
         # buckets end in order, or nearly: the last one's end counts
         exposed_s = time.perf_counter() - self._ready_s
@@ -407,9 +411,9 @@ class Hook(HookFigures):
             mean: Tensor = future.value()[0]
         except RuntimeError as error:
             raise self._exchanger.reports.error(error) from error
-        if self.observers and bool(torch.isfinite(mean).all()):
+        if means and bool(torch.isfinite(mean).all()):
             with self._observing:
-                self._observe_means(self._gradients(bucket))
+                self._observe_means(means)
         if bucket.is_last():
             self._add_statistics(
                 ExchangeStatistics(
