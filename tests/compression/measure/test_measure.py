@@ -241,3 +241,15 @@ def test_bad_arguments_fail_before_ranks_are_started() -> None:
     for text in ("no.such.module:build", "math", "math:nothing", "math:pi"):
         with pytest.raises(CompressionError, match="model is"):
             named_function(text, CompressionError)
+
+
+def test_a_batch_of_several_tensors_is_refused_by_name() -> None:
+    """It was called as the function to the loss: 'dict' object is not callable."""
+    model = torch.nn.Linear(2, 2)
+    for returned, problem in (
+        (model, "train:build returned Linear, needs a model and a batch"),
+        ((model, {"x": 1}), "train:build returned a batch of type dict, needs a tensor; or"),
+    ):
+        with pytest.raises(CompressionError, match=problem):
+            local.model_and_loss("train:build", returned)
+    assert local.model_and_loss("train:build", (model, torch.zeros(3, 2)))[2] == 3

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.profile import CompressionProfile
@@ -76,6 +77,35 @@ def measure_locally(
         return CompressionProfile.load(Path(folder, "profile"))
 
 
+def model_and_loss(name: str, returned: object) -> tuple[Any, Any, int]:
+    """Return a model, the function from it to the loss, and a batch's examples (1: not known).
+
+    Parameters
+    ----------
+    name, returned : of the function that makes a model, and what it returned.
+
+    Raises
+    ------
+    CompressionError : it returned something else.
+    """
+    import torch
+
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        raise CompressionError(
+            f"{name} returned {type(returned).__name__}, needs a model and a batch, or a model and "
+            "a function from it to the loss"
+        )
+    model, batch = returned
+    if isinstance(batch, torch.Tensor):
+        return model, lambda module: module(batch).square().mean(), len(batch)
+    if not callable(batch):
+        raise CompressionError(
+            f"{name} returned a batch of type {type(batch).__name__}, needs a tensor; or, in place "
+            "of a batch, a function from the model to the loss"
+        )
+    return model, batch, 1
+
+
 def _work(receive: Receive, send: Send) -> None:
     # torch takes seconds to import: the parent does without
     import torch
@@ -110,19 +140,13 @@ def _work(receive: Receive, send: Send) -> None:
             },
         )
     else:
-        model_and_batch = named_function(task["model"], CompressionError)()
-        if not (isinstance(model_and_batch, tuple) and len(model_and_batch) == 2):
-            raise CompressionError(
-                f"{task['model']} returned {type(model_and_batch).__name__}, needs a model and a "
-                "batch, or a model and a function from it to the loss"
-            )
-        model, batch = model_and_batch
-        is_batch = isinstance(batch, torch.Tensor)
+        returned = named_function(task["model"], CompressionError)()
+        model, loss_of, batch = model_and_loss(task["model"], returned)
         profile = profile_model(
             model,
-            (lambda module: module(batch).square().mean()) if is_batch else batch,
+            loss_of,
             name=task["model"],
-            batch=len(batch) if is_batch else 1,
+            batch=batch,
             codecs=codecs,
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
             bucket_cap_mb=task["bucket_cap_mb"],
