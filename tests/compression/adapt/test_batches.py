@@ -121,3 +121,16 @@ def test_bad_sizes() -> None:
     ):
         with pytest.raises(CompressionError, match=needed):
             AccordionBatches(SequentialSampler([]), optimizer, ranks=2, **arguments)
+
+
+class Sharded(nn.Parameter):
+    """As torch's DTensor."""
+
+    full_tensor = None
+
+
+def test_sharded_parameters_are_refused() -> None:
+    """The first step of the optimizer ended in torch's error of mixed tensors."""
+    optimizer = torch.optim.SGD([Sharded(torch.zeros(1))], lr=0.1)
+    with pytest.raises(CompressionError, match="needs those of a DistributedDataParallel"):
+        AccordionBatches(SequentialSampler([]), optimizer, ranks=2)

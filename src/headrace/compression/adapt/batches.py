@@ -61,7 +61,7 @@ class AccordionBatches(Sampler[list[int]]):
 
     Raises
     ------
-    CompressionError : sizes that cannot be used, or a window in steps.
+    CompressionError : sizes that cannot be used, a window in steps, or a sharded model.
     """
 
     def __init__(
@@ -95,6 +95,11 @@ class AccordionBatches(Sampler[list[int]]):
         self._reference, self._warm_up = reference, warm_up
         self._base = [float(group["lr"]) for group in optimizer.param_groups]
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if any(hasattr(parameter, "full_tensor") for parameter in parameters):
+            raise CompressionError(
+                "optimizer has parameters of a sharded model (DTensor), of whose gradients no rank "
+                "has the norm: needs those of a DistributedDataParallel"
+            )
         self._parameters = {str(number): p for number, p in enumerate(parameters)}
         self._detector = Detector({name: p.shape for name, p in self._parameters.items()})
         self._state = self.regimes.start(["model"])
