@@ -1,6 +1,7 @@
 """Adaptation of a live index: phases are followed, users' calls go on, nothing is lost."""
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -161,6 +162,25 @@ def test_a_close_within_a_conversion_leaves_the_index_whole() -> None:
     assert leaves["gapped"] > 0
     assert leaves["hashed"] > 0
     workload.check()
+
+
+LEFT_OPEN = """
+import time
+import numpy as np
+from headrace.index import Index, IndexAdaptation
+index = Index(np.arange(100_000))
+adaptation = IndexAdaptation(index, proposer=print, look_s=0.0)
+adaptation.step = index.verify  # takes its time, without the interpreter's lock
+time.sleep(0.1)
+"""
+
+
+def test_a_script_may_leave_one_open() -> None:
+    """The process was aborted at its end: the interpreter ended the thread within a native call."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_planner_that_starts_within_a_close_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ The index's lock is held for slices of a conversion only (`_SLICE_S` or `_BATCHE
 for a look (some microseconds), and for slices of the reading of its keys ahead of a recording.
 """
 
+import atexit
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +65,8 @@ MIN_GAIN = 1.1
 conversion takes as much time as hundreds of thousands of operations."""
 
 _CLOSE_S = 30.0
+
+_adaptations = weakref.WeakSet["IndexAdaptation"]()
 
 
 @offered_by("headrace.index")
@@ -125,6 +129,7 @@ class IndexAdaptation:
         self._mark = ForkMark()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-index", daemon=True)
+        _adaptations.add(self)
         if start:
             self._thread.start()
 
@@ -306,6 +311,16 @@ class IndexAdaptation:
         seen = self._state.planned_for
         slice_s = _BATCHED_SLICE_S if seen is not None and seen.in_batches else _SLICE_S
         self._work = _Conversion(self.index, slice_s, self._look_s, ended)
+
+
+@atexit.register
+def _close_adaptations() -> None:
+    """Close those that the script left open.
+
+    The interpreter ends a thread that comes back from a native call to it, and the process aborts.
+    """
+    for adaptation in [*_adaptations]:
+        adaptation.close()
 
 
 class _Recording:
