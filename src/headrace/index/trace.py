@@ -5,12 +5,13 @@ Keys are *codes*: 64-bit unsigned numbers in the order of the keys that they sta
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from headrace.facades import public_value
 from headrace.fields import shown
+from headrace.files import whole_file
 from headrace.index.errors import TraceError
 from headrace.index.tables import KEY_TYPES
 
@@ -174,25 +175,28 @@ class Trace:
 
         Raises
         ------
-        TraceError : it ends otherwise, or cannot be written.
+        TraceError : it ends otherwise, or cannot be written; a file that was there stays as it was.
         """
         path = Path(path)
+        if path.suffix not in (".npz", ".parquet"):
+            raise TraceError(f"{path}: ends with '{path.suffix}', needs .npz or .parquet")
+        write = self.write_arrays if path.suffix == ".npz" else self._write_table
         try:
-            if path.suffix == ".npz":
-                np.savez(
-                    path,
-                    loaded=decode(self.loaded, self.kind),
-                    operations=self.operations,
-                    keys=decode(self.keys, self.kind),
-                )
-            elif path.suffix == ".parquet":
-                self._save_table(path)
-            else:
-                raise TraceError(f"{path}: ends with '{path.suffix}', needs .npz or .parquet")
+            with whole_file(path) as file:
+                write(file)
         except OSError as error:
             raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
 
-    def _save_table(self, path: Path) -> None:
+    def write_arrays(self, file: BinaryIO) -> None:
+        """Write what `save` writes to a file whose name ends with ``.npz``."""
+        np.savez(
+            file,
+            loaded=decode(self.loaded, self.kind),
+            operations=self.operations,
+            keys=decode(self.keys, self.kind),
+        )
+
+    def _write_table(self, file: BinaryIO) -> None:
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
@@ -200,7 +204,7 @@ class Trace:
         numbers = np.full(len(codes), LOAD, dtype=np.uint8)
         numbers[len(self.loaded) :] = self.operations
         keys = decode(codes, self.kind)
-        parquet.write_table(pa.table({"operation": numbers, "key": keys}), path)
+        parquet.write_table(pa.table({"operation": numbers, "key": keys}), file)
 
 
 def distinct(codes: np.ndarray) -> np.ndarray:

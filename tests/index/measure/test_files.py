@@ -1,6 +1,7 @@
 """Traces in files of NumPy, Parquet and SOSD: kept as they are, refused with what is wrong."""
 
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,26 @@ def test_a_trace_is_written_and_read(tmp_path: Path, kind: str, suffix: str) -> 
     assert found.kind == kind == trace.kind
     for name in ("loaded", "operations", "keys"):
         assert np.array_equal(getattr(found, name), getattr(trace, name))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_trace_that_is_not_written_leaves_the_file_that_was_there(
+    tmp_path: Path, suffix: str
+) -> None:
+    """It was cut to what there was room for, and the earlier trace was lost."""
+    path = tmp_path / f"trace{suffix}"
+    keys = np.random.default_rng(0).integers(0, 2**60, 10_000)
+    small, large = (Trace.of(some, np.zeros(len(some), np.uint8)) for some in (keys[:3], keys))
+    small.save(path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(TraceError, match=f"trace{suffix}: cannot be written: File too large"):
+            large.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert np.array_equal(read_trace(path).keys, small.keys)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class PlannerProcess:
         self._mark.check("the planner of an index")
         with tempfile.TemporaryDirectory(prefix="headrace-index-") as folder:
             recorded, proposed = Path(folder) / "trace.npz", Path(folder) / "proposal"
-            trace.save(recorded)
+            _write(trace, recorded)
             request = {
                 "trace": str(recorded),
                 "proposal": str(proposed),
@@ -92,6 +92,15 @@ class PlannerProcess:
                 self._roles.restart(_KEY)  # for the next request, which no late reply answers then
             raise
         return reply[1]
+
+
+def _write(trace: Trace, path: Path) -> None:
+    """Write a trace for the process alone: unlike `Trace.save` does, it waits for no disk."""
+    try:
+        with path.open("wb") as file:
+            trace.write_arrays(file)
+    except OSError as error:
+        raise PlanningError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _work(receive: Receive, send: Send) -> None:
