@@ -31,6 +31,18 @@ def test_a_small_recording_has_every_operation() -> None:
     assert sorted(trace.loaded.tolist()) == encode([-5, 1, 2, 3])[0].tolist()
 
 
+def test_a_recording_that_begins_with_no_keys_has_every_operation() -> None:
+    """It had those on half of the keys."""
+    index = Index(dtype="int64", value_dtype="float64")
+    with TraceRecorder(index) as recorder:
+        index.insert(np.arange(100), 0.5)
+        index.find(np.arange(100))
+    assert recorder.trace is not None
+    assert recorder.share == 1
+    assert recorder.trace.operations.tolist() == [INSERT] * 100 + [FIND] * 100
+    assert len(recorder.trace.loaded) == 0
+
+
 def test_assignments_of_absent_keys_are_finds() -> None:
     """They were insertions: the trace had keys that the index never had."""
     index = Index([1, 2], [0, 0])

@@ -48,7 +48,7 @@ class SelectedKeys:
 
 def halvings_for(size: int, most: int) -> int:
     """Return how often the share of keys is halved, for at most about `most` of `size`."""
-    return max(0, (-(-size // most) - 1).bit_length())
+    return max(0, -(-size // most) - 1).bit_length()
 
 
 @offered_by("headrace.index")
