@@ -16,7 +16,7 @@ from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.captured import Capture
 from headrace.memory.plan.baselines import keep_schedule
-from headrace.memory.schedule import Schedule
+from headrace.memory.schedule import Schedule, plain_schedule
 
 
 def sparing(captured: Capture) -> dict[int, Schedule]:
@@ -172,3 +172,52 @@ def test_checkpoints_around_the_module(reentrant: bool) -> None:
         output.square().sum().backward()
     for a, b in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_batched_gradients_are_refused_with_what_to_do() -> None:
+    """The error was torch's, of the storage of a tensor that has none."""
+    model, x = Formed(lambda y: y), torch.randn(3, 4)
+    fitted = fitted_module(model, sparing)
+    weight, directions = model.linear.weight, torch.eye(4)
+    y = fitted(x).sum(0)
+    with pytest.raises(CaptureError, match=r"\(is_grads_batched=True, .* compute one at a time"):
+        torch.autograd.grad(y, weight, directions, is_grads_batched=True)
+    (expected,) = torch.autograd.grad(model(x).sum(0), weight, directions, is_grads_batched=True)
+    y = fitted(x).sum(0)
+    singly = [torch.autograd.grad(y, weight, row, retain_graph=True)[0] for row in directions]
+    torch.testing.assert_close(torch.stack(singly), expected)
+
+
+class Scored(nn.Module):
+    """A loss of logits that are returned beside it, as models of language do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 6, bias=False)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(x)
+        return {"loss": torch.tanh(2 * logits).square().mean(), "logits": logits}
+
+
+def test_outputs_that_a_backward_pass_reads_are_not_written() -> None:
+    """Gradients were of what the user had written: torch does not see that in such a product."""
+    model, x = Scored(), torch.randn(2, 3, 4)
+    fitted = fitted_module(model, sparing)  # which computes the loss again from the logits
+    outputs = fitted(x)
+    with torch.no_grad():
+        outputs["logits"].zero_()
+    with pytest.raises(CaptureError, match=r"written into .* \(output\.clone\(\)\)"):
+        outputs["loss"].backward()
+
+
+def test_outputs_that_no_backward_pass_reads_may_be_written() -> None:
+    """Torch refused it, as a view of a function of headrace's."""
+    model, x = Scored(), torch.randn(2, 3, 4)
+    eager = deepcopy(model)
+    fitted = fitted_module(model, lambda captured: {1: plain_schedule(captured.graph)})
+    for module in (fitted, eager):
+        outputs = module(x)
+        outputs["logits"].mul_(2)
+        outputs["loss"].backward()
+    assert torch.equal(model.head.weight.grad, eager.head.weight.grad)

@@ -305,6 +305,29 @@ def test_beside_a_loss_no_output_has_gradients() -> None:
         (found["loss"] + found["logits"].sum()).backward()
 
 
+class Measuring(nn.Module):
+    """A model that returns how well it does beside its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.linear(x)
+        accuracy = (logits.argmax(-1) == 0).float().mean()
+        return {"accuracy": accuracy, "loss": logits.square().mean(), "logits": logits}
+
+
+def test_beside_a_loss_outputs_need_gradients_where_eagers_do() -> None:
+    """An accuracy needed gradients, and could not become an array of NumPy."""
+    model, x = Measuring(), torch.randn(5, 4)
+    outputs, expected = fitted_module(model, sparing)(x), model(x)
+    assert outputs["accuracy"].numpy() == expected["accuracy"].numpy()
+    assert outputs["logits"].requires_grad
+    outputs["loss"].backward()
+    assert model.linear.weight.grad is not None
+
+
 def test_autocast() -> None:
     model, (x,) = CASES["perceptron"]()
     eager = deepcopy(model)
@@ -397,6 +420,16 @@ def test_a_layer_that_is_frozen_later_is_captured_again() -> None:
     fitted(x).sum().backward()
     assert model[0].weight.grad is None
     assert model[6].weight.grad is not None
+
+
+def test_steps_that_train_other_parameters_are_named_so() -> None:
+    """Of steps with frozen layers the warning named everything but that."""
+    model, (x,) = CASES["perceptron"]()
+    fitted = fitted_module(model, sparing)
+    fitted(x).sum().backward()
+    model[1].requires_grad_(False)
+    with pytest.warns(UserWarning, match="other shapes, .* trained parameters"):
+        fitted(x)
 
 
 class FlatKernel(nn.Module):

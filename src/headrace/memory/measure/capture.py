@@ -45,7 +45,8 @@ def capture(
     refuse_layouts(model, args, kwargs)
     with preserved(model):
         leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
-        joint, changes = traced_step(model, *leaves)
+        trace = traced_step(model, *leaves)
+    joint = trace.joint
     drop_unread_statistics(joint.graph_module.graph)
     correct_statistics(joint.graph_module.graph)
     call_functions(joint.graph_module.graph)
@@ -54,8 +55,9 @@ def capture(
     return replace(
         read_joint_graph(joint.graph_module),
         joint=joint,
-        changes=changes,
+        changes=trace.changes,
         tensor_names=tuple(tensor_names(model, args, kwargs)),
+        beside_loss=trace.beside_loss,
     )
 
 

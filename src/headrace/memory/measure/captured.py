@@ -65,6 +65,7 @@ class Capture:
     changes : of attributes by `forward`, to be repeated behind each step.
     retained : storages that the autograd graph of an operator refers to: they are computed once.
     tensor_names : of the tensors in the model's arguments, in their order.
+    beside_loss : places of outputs that take no gradients; see `headrace.memory.measure.losses`.
     """
 
     graph: Graph
@@ -86,6 +87,7 @@ class Capture:
     changes: tuple[AttributeChange, ...] = ()
     retained: frozenset[int] = frozenset()
     tensor_names: tuple[str, ...] = ()
+    beside_loss: frozenset[int] = frozenset()
 
     def example(self, storage: int) -> torch.Tensor:
         """Return the fake tensor that spans a storage."""

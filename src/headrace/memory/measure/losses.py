@@ -16,26 +16,47 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 
+_LOSS = "loss"
+
 
 def loss_alone(outputs: Any) -> Any:
     """Return a model's outputs, without gradients into those beside its loss, if it has one."""
-    return _beside_loss(outputs, lambda output, _: output.detach())
+    beside = places_beside_loss(outputs)
+    return _changed(outputs, beside, lambda output: output.detach()) if beside else outputs
 
 
-def refusing_gradients(outputs: Any) -> Any:
-    """Return outputs of such a step that raise a `CaptureError` where other gradients arrive."""
-    return _beside_loss(outputs, cast(Callable[..., Tensor], _Refusal.apply))
-
-
-def _beside_loss(outputs: Any, change: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
+def places_beside_loss(outputs: Any) -> frozenset[int]:
+    """Return the places, among the leaves, of outputs beside a loss that need gradients."""
+    loss = outputs.get(_LOSS) if isinstance(outputs, Mapping) else None
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+        return frozenset()
+    return frozenset(
+        place
+        for place, leaf in enumerate(pytree.tree_leaves(outputs))
+        if isinstance(leaf, Tensor)
+        and leaf is not loss
+        and leaf.is_floating_point()
+        and leaf.requires_grad
+    )
+
+
+def refusing_gradients(outputs: Any, beside: frozenset[int]) -> Any:
+    """Return outputs of such a step that raise a `CaptureError` where other gradients arrive.
+
+    Parameters
+    ----------
+    beside : places of the outputs that eager's step has gradients of, beside the loss.
+    """
+    if not beside:
         return outputs
+    loss = outputs[_LOSS]
+    return _changed(outputs, beside, lambda output: cast(Tensor, _Refusal.apply(output, loss)))
 
-    def changed(output: Tensor) -> Tensor:
-        return change(output, loss) if output is not loss and output.is_floating_point() else output
 
-    return pytree.tree_map_only(Tensor, changed, outputs)
+def _changed(outputs: Any, places: frozenset[int], change: Callable[[Tensor], Tensor]) -> Any:
+    leaves, spec = pytree.tree_flatten(outputs)
+    changed = [change(leaf) if place in places else leaf for place, leaf in enumerate(leaves)]
+    return pytree.tree_unflatten(changed, spec)
 
 
 class _Refusal(torch.autograd.Function):
@@ -43,7 +64,7 @@ class _Refusal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, _loss: Tensor) -> Tensor:  # noqa: ARG004
-        return output.view_as(output)
+        return output.detach()  # which may be written into, as eager's; a view may not
 
     @staticmethod
     def backward(ctx: Any, *_gradients: Tensor) -> Any:  # noqa: ARG004

@@ -9,6 +9,7 @@ AOTAutograd traces the module's forward and backward pass into one graph of ATen
 import random
 from collections.abc import Generator, Hashable
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from headrace.memory.measure.composites import as_one_operator, is_composite
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.function_caches import caches_emptied
 from headrace.memory.measure.linalg_checks import checks_as_operators
-from headrace.memory.measure.losses import loss_alone
+from headrace.memory.measure.losses import loss_alone, places_beside_loss
 from headrace.memory.measure.preserve import attributes_preserved, parametrized_anew, preserved
 from headrace.memory.measure.recurrent import is_recurrent, traced_layers
 from headrace.memory.measure.refuse import (
@@ -56,25 +57,39 @@ _SEED = 0x6865_6164_7261_6365
 """Of torch's generator during a trace: a model that sets another one is refused."""
 
 
-def traced_step(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
-    """Return torch's record of a step's trace, and the changes of attributes to repeat.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTrace:
+    """A training step as torch has traced it.
+
+    Attributes
+    ----------
+    joint : torch's record.
+    changes : of attributes by `forward`.
+    beside_loss : places of outputs that take no gradients; see `headrace.memory.measure.losses`.
+    """
+
+    joint: JointWithDescriptors
+    changes: tuple[AttributeChange, ...]
+    beside_loss: frozenset[int]
+
+
+def traced_step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepTrace:
+    """Return a step's trace, with the changes of attributes to repeat.
 
     Raises
     ------
     CaptureError : the step cannot be traced, or changes attributes in a way that it cannot repeat.
     """
-    joint, changes = _export(model, args, kwargs)
-    if all(change.repeats for change in changes):
-        return joint, changes
-    _require_no_effect(model, (args, kwargs), joint, changes)
-    return joint, ()
+    trace = _export(model, args, kwargs)
+    if all(change.repeats for change in trace.changes):
+        return trace
+    _require_no_effect(model, (args, kwargs), trace)
+    return replace(trace, changes=())
 
 
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, goes_on: bool = False
-) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
+) -> StepTrace:
     """Trace a step, under ``torch.compiler.is_compiling()`` if the model looks at values.
 
     Libraries of models then leave out what they decide by values: whether a mask hides something.
@@ -95,8 +110,7 @@ def _export(
 def _require_no_effect(
     model: nn.Module,
     leaves: tuple[tuple[Any, ...], dict[str, Any]],
-    joint: JointWithDescriptors,
-    changes: tuple[AttributeChange, ...],
+    trace: StepTrace,
 ) -> None:
     """Raise a `CaptureError` unless a call behind this one changes nothing, and computes the same.
 
@@ -104,26 +118,31 @@ def _require_no_effect(
     """
     try:
         with preserved(model):
-            later, later_changes = _export(model, *leaves, goes_on=True)
-        is_equal = not later_changes and Computation.of(later).equals(Computation.of(joint))
+            later = _export(model, *leaves, goes_on=True)
+        is_equal = not later.changes and Computation.of(later.joint).equals(
+            Computation.of(trace.joint)
+        )
     except CaptureError:
         is_equal = False
     if not is_equal:
-        require_repeatable(changes)
+        require_repeatable(trace.changes)
 
 
 def _trace(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, goes_on: bool
-) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
+) -> StepTrace:
     entered: list[str] = []
     before = _host_state()
     torch.default_generator.manual_seed(_SEED)
     changes: list[tuple[AttributeChange, ...]] = []
+    beside_loss: list[frozenset[int]] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
         own = nullcontext() if goes_on else attributes_preserved(model)
         with own, parametrized_anew(), caches_emptied(model), _changes_noted(model, changes):
-            return loss_alone(model(*args, **kwargs))
+            outputs = model(*args, **kwargs)
+            beside_loss.append(places_beside_loss(outputs))
+            return loss_alone(outputs)
 
     FakeTensorMode.cache_clear()  # results of earlier traces have lost their storages' bytes
     step = TensorsAlone(model, args, kwargs, call)
@@ -152,7 +171,7 @@ def _trace(
     assert len(changes) > 1  # the first is behind the trace of shapes
     if not goes_on:
         require_equal_changes(changes)
-    return joint, changes[-1]
+    return StepTrace(joint=joint, changes=changes[-1], beside_loss=beside_loss[-1])
 
 
 def _host_state() -> Hashable:

@@ -2,10 +2,14 @@
 
 # pyright: reportPrivateUsage=false
 
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import Node
 from torch.utils import _pytree as pytree
@@ -21,10 +25,17 @@ def is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def refuse_second_order(outputs: Any) -> None:
-    """Make a backward pass of a step with ``create_graph=True`` raise a `CaptureError`."""
+def refuse_backward_passes(outputs: Any, read: Collection[int] = ()) -> None:
+    """Make a backward pass that a schedule cannot run raise a `CaptureError`.
+
+    Parameters
+    ----------
+    read : places of outputs that the pass reads. Torch does not see all writes into these.
+    """
+    leaves = pytree.tree_leaves(outputs)
+    versions = [(weakref.ref(leaves[place]), leaves[place]._version) for place in read]
     for node in step_nodes(outputs):
-        node.register_prehook(_refuse_graph)
+        node.register_prehook(partial(_refuse_pass, versions))
 
 
 def step_nodes(tensors: Any) -> list[Node]:
@@ -49,10 +60,24 @@ def _step_node(output: Tensor) -> Node | None:
     return node
 
 
-def _refuse_graph(_gradients: Any) -> None:
+def _refuse_pass(
+    versions: Sequence[tuple[Callable[[], Tensor | None], int]], gradients: Any
+) -> None:
     if torch.is_grad_enabled():
         raise CaptureError(
             "gradients of a fitted step cannot be differentiated again (create_graph=True): "
             "compute what needs this, such as a gradient penalty, with the module that was fitted, "
             "whose parameters are the same"
+        )
+    if any(gradient is not None and is_legacy_batchedtensor(gradient) for gradient in gradients):
+        raise CaptureError(
+            "gradients of a fitted step cannot be computed for several at once "
+            "(is_grads_batched=True, jacobian(vectorize=True)): compute one at a time, or use the "
+            "module that was fitted, whose parameters are the same"
+        )
+    outputs = [(output(), version) for output, version in versions]
+    if any(output is not None and output._version != version for output, version in outputs):
+        raise CaptureError(
+            "an output of a fitted step was written into before the backward pass, which reads it: "
+            "write into a copy (output.clone()), or behind the backward pass"
         )

@@ -44,10 +44,10 @@ _OF_CLASSES = (
 """Methods that a model's class may have otherwise than `nn.Module`, and that are looked up in a
 fitted module's own: of containers, and such as `parameters`, `to` or `zero_grad`."""
 _DIFFERENT = (
-    "a training step has other shapes, strides, autocast, types, modes, modules, hooks, arguments "
-    "or attributes {attributes}than those with schedules, or one tensor as two arguments where "
-    "they have two, or the reverse, and runs without one: its memory is not bounded (`captures` of "
-    "headrace.memory.fit is how many kinds of steps have schedules)"
+    "a training step has other shapes, strides, autocast, trained parameters, types, modes, "
+    "modules, hooks, arguments or attributes {attributes}than those with schedules, or one tensor "
+    "as two arguments where they have two, or the reverse, and runs without one: its memory is not "
+    "bounded (`captures` of headrace.memory.fit is how many kinds of steps have schedules)"
 )
 _TRANSFORMED = (
     "a fitted module is called within a transform of torch.func (grad, vmap, jvp, ...) or "

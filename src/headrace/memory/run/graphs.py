@@ -9,11 +9,12 @@ the backward graph reads and does not compute are its inputs, which the forward 
 
 import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
@@ -41,10 +42,16 @@ _Key = int | Node | _State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graphs:
-    """The two graphs of a schedule."""
+    """The two graphs of a schedule.
+
+    Attributes
+    ----------
+    outputs_read : places of the module's outputs that the backward graph reads.
+    """
 
     forward: GraphModule
     backward: GraphModule
+    outputs_read: frozenset[int]
 
 
 def scheduled_graphs(
@@ -85,6 +92,18 @@ def scheduled_graphs(
     return Graphs(
         forward=forward.finished([*outputs, *saved]),
         backward=backward.finished(returned),
+        outputs_read=_outputs_read(capture, backward.taken_over),
+    )
+
+
+def _outputs_read(capture: Capture, taken_over: Sequence[_Key]) -> frozenset[int]:
+    """Return the places of the module's outputs that share memory with what a pass takes over."""
+    storages = {key for key in taken_over if isinstance(key, int)}
+    labels = capture.fx.output_node().meta["desc"]
+    return frozenset(
+        label.idx
+        for node, label in zip(capture.forward_outputs, labels, strict=False)
+        if isinstance(label, PlainAOTOutput) and capture.storage_of.get(node) in storages
     )
 
 

@@ -27,7 +27,7 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.losses import refusing_gradients
 from headrace.memory.run.accumulate import AddedGradients
 from headrace.memory.run.code import freeing_code
-from headrace.memory.run.differentiation import refuse_second_order
+from headrace.memory.run.differentiation import refuse_backward_passes
 from headrace.memory.run.graphs import scheduled_graphs
 from headrace.memory.schedule import Schedule
 
@@ -83,7 +83,8 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
     # Gradients of one parameter's inputs are added in the order of the inputs, but those of views
     # newest first.
     shared = _shared_inputs(capture, without=names)
-    return ScheduledStep(_with_inputs(step, shared, places, lambda tensor: tensor.view_as(tensor)))
+    run = _with_inputs(step, shared, places, lambda tensor: tensor.view_as(tensor))
+    return ScheduledStep(run, capture.beside_loss, graphs.outputs_read)
 
 
 def _places(joint: JointWithDescriptors, inputs: Sequence[Node]) -> dict[int, int]:
@@ -147,9 +148,18 @@ def _with_inputs(
 @offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """A step that runs by a schedule. Copies are the step itself; it cannot be pickled."""
+    """A step that runs by a schedule. Copies are the step itself; it cannot be pickled.
+
+    Attributes
+    ----------
+    run : of all tensors.
+    beside_loss : places of outputs that take no gradients; see `headrace.memory.measure.losses`.
+    outputs_read : places of outputs that the backward pass reads.
+    """
 
     run: Callable[..., Any]
+    beside_loss: frozenset[int] = frozenset()
+    outputs_read: frozenset[int] = frozenset()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward pass."""
@@ -158,9 +168,9 @@ class ScheduledStep:
 
     def of_tensors(self, tensors: list[Tensor]) -> Any:
         """Run the forward pass on all tensors in one list."""
-        outputs = self.run(*tensors)
-        refuse_second_order(outputs)
-        return refusing_gradients(outputs)
+        outputs = refusing_gradients(self.run(*tensors), self.beside_loss)
+        refuse_backward_passes(outputs, self.outputs_read)
+        return outputs
 
     def __deepcopy__(self, _copied: Mapping[int, Any]) -> Self:
         return self
