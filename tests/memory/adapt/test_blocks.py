@@ -184,6 +184,31 @@ def test_a_part_outside_of_the_blocks_may_look_at_values() -> None:
     assert_trains_alike(lambda: model(x), model, lambda: eager(x), eager)
 
 
+class Dropping(Chain):
+    """A chain whose layers are dropped at random (LayerDrop)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            if torch.rand([]) < 0.3:
+                continue
+            x = x + layer(x)
+        return self.head(x)
+
+
+def test_blocks_may_be_dropped_at_random() -> None:
+    """They were refused as never called: a comparison with a random number was true."""
+    torch.manual_seed(0)
+    model, x = Dropping(), sample()
+    eager = deepcopy(model)
+    fit_blocks(model, list(model.layers), x, "1GiB")
+    assert_trains_alike(lambda: model(x), model, lambda: eager(x), eager)
+
+
 def test_a_head_that_needs_more_than_the_blocks_is_counted(chain: Chain) -> None:
     """Once only what it stores was counted, and not what it needs while it runs."""
     model = deepcopy(chain)

@@ -180,6 +180,29 @@ def test_values_that_are_read_are_those_of_one_number(number: int) -> None:
     assert without_values == read(values.bool(), values.float())
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_random_numbers_are_read_as_one(number: int) -> None:
+    with FakeTensorMode(), ValuesReadAs(number):
+        assert torch.rand([]) >= 0.9
+        assert not torch.rand(1) < 0.1
+        assert (2 * torch.rand(1)).item() == 2.0
+        assert torch.rand(3)[0].item() == number
+
+
+@FAMILY
+def test_layers_that_are_dropped_at_random_are_counted(tmp_path: Path) -> None:
+    """None was: a comparison with a random number was true."""
+    sizes = {"d_model": 16, "vocab_size": 64, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    sizes |= {f"{half}_layers": 2 for half in ("encoder", "decoder")}
+    sizes |= {f"{half}_attention_heads": 2 for half in ("encoder", "decoder")}
+    steps: list[memory.StepEstimate] = []
+    for share in (0.0, 0.1):
+        config = {"model_type": "m2m_100", "encoder_layerdrop": share, "decoder_layerdrop": share}
+        (tmp_path / "config.json").write_text(json.dumps(config | sizes))
+        steps.append(memory.estimate(str(tmp_path), length=128))
+    assert steps[0].most_bytes == steps[1].most_bytes
+
+
 @FAMILY
 def test_few_tokens_of_global_attention_are_none(tmp_path: Path) -> None:
     sizes = TOWER | {"intermediate_size": 16, "attention_window": [8], "vocab_size": 64}

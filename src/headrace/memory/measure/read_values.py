@@ -1,7 +1,8 @@
 """Values that a step reads from fake tensors, which have none: all are one (true), or all zero.
 
 With ones a mask selects everything, and a check passes (are all elements finite?), as in most
-steps: of sizes that depend on values the result is the most that the step needs.
+steps: of sizes that depend on values the result is the most that the step needs. A random number is
+one, whatever the others are, so that no layer is dropped (LayerDrop).
 """
 
 # pyright: reportPrivateUsage=false
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from headrace.memory.measure.refuse import BY_VALUES
 
@@ -30,11 +31,15 @@ class ValuesReadAs(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
         except Exception as error:
             if type(error).__name__ not in BY_VALUES:
                 raise
             return self._read(func, args, error)
+        if func is torch.ops.aten.rand.default and result.numel() == 1:
+            with _disable_current_modes():
+                result.constant = torch.ones(result.shape, dtype=result.dtype, device=result.device)
+        return result
 
     def _read(self, func: Any, args: Any, error: Exception) -> Any:
         """Return the result of an operator that cannot be run without values.
