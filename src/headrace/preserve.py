@@ -8,6 +8,7 @@ same object. Copies are of references, and of the values of small tensors that a
 
 # pyright: reportPrivateUsage=false
 
+import random
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable
@@ -104,6 +105,8 @@ class _Snapshot:
                 self._add(element, depth + 1)
         elif isinstance(value, types.MethodType):
             self._add(value.__self__, depth + 1)
+        elif (state := random_state(value)) is not None:
+            self.restores.append(_random_restore(value, state))
         else:
             self._add_object(value, depth)
 
@@ -212,6 +215,29 @@ def _slot_restore(value: Any, name: str, before: Any) -> _Restore:
     def restore() -> None:
         if getattr(value, name, None) is not before:
             object.__setattr__(value, name, before)
+
+    return restore
+
+
+def random_state(value: Any) -> Any:
+    """Return the state of a random generator of NumPy or Python; None of what is no such one."""
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, np.random.RandomState):
+        return value.get_state()
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return value.getstate()
+    return None
+
+
+def _random_restore(value: Any, before: Any) -> _Restore:
+    def restore() -> None:
+        if isinstance(value, np.random.Generator):
+            value.bit_generator.state = before
+        elif isinstance(value, np.random.RandomState):
+            value.set_state(before)
+        else:
+            value.setstate(before)
 
     return restore
 

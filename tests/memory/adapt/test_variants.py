@@ -1,6 +1,7 @@
 """Attributes of modules that change between steps, and in `forward`."""
 
 import enum
+import random
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -367,6 +368,23 @@ def test_changes_that_a_step_cannot_repeat_are_refused(
     model = nn.Sequential(reading(read, value=value))
     with pytest.raises(CaptureError, match="attribute 'value' of module '0' is changed by its"):
         fit(model, torch.randn(3, 4), "1MiB", cache=False)
+
+
+def drawing(module: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * module.value.random()
+
+
+GENERATORS = [np.random.default_rng(0), np.random.RandomState(0), random.Random(0)]
+
+
+@pytest.mark.parametrize("generator", GENERATORS, ids=["Generator", "RandomState", "Random"])
+def test_numbers_of_a_models_own_generator_are_refused(generator: Any) -> None:
+    """Each step had the number of the trace."""
+    expected = deepcopy(generator).random()
+    model = nn.Sequential(reading(drawing, value=generator))
+    with pytest.raises(CaptureError, match="attribute 'value' of module '0' .* numbers of torch"):
+        fit(model, torch.randn(3, 4), "1MiB", cache=False)
+    assert generator.random() == expected
 
 
 def test_a_tensor_that_is_no_buffer_is_not_written() -> None:

@@ -2,8 +2,8 @@
 
 Numbers, texts and flags are compared by type and value; containers and objects with attributes,
 such as configurations, by content; functions, modules and torch's objects by identity; tensors that
-are neither parameters nor buffers by identity and version. Variables outside of modules, attributes
-of classes, and what a function has in its closure are not compared.
+are neither parameters nor buffers by identity and version; random generators by state. Variables
+outside of modules, attributes of classes, and what a function has in its closure are not compared.
 """
 
 # pyright: reportPrivateUsage=false
@@ -29,7 +29,7 @@ from headrace.facades import public_value
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.arguments import named_parts, part_named
 from headrace.memory.measure.probe import ValueProbe, is_probe
-from headrace.preserve import MOST_DEPTH, slots_of
+from headrace.preserve import MOST_DEPTH, random_state, slots_of
 
 Name = tuple[str, str]
 """Of an attribute: its module's (`named_parts`), and its own."""
@@ -229,6 +229,8 @@ class _Reader:
             return self._array(cast(np.ndarray[Any, Any], value))
         if isinstance(value, nn.Module) and id(value) not in self._modules:
             return self._hidden_module(value, depth)
+        if (state := random_state(value)) is not None:
+            return self._generator(value, repr(state))
         if isinstance(value, _BY_IDENTITY) or _is_torch(value):
             return Identity(value)
         if isinstance(value, _CONTAINERS) and len(container := cast(Any, value)) > _MOST_ENTRIES:
@@ -264,6 +266,10 @@ class _Reader:
         before = array.tobytes()
         self.unchanged.append(lambda: array.tobytes() == before)
         return np.ndarray, array.dtype.str, array.shape, before
+
+    def _generator(self, generator: Any, state: str) -> Any:
+        self.unchanged.append(lambda: repr(random_state(generator)) == state)
+        return type(generator), state
 
     def _hidden_module(self, module: nn.Module, depth: int) -> Any:
         """Return the content of a module that is no submodule of the model.
@@ -373,7 +379,8 @@ def require_repeatable(changes: Sequence[AttributeChange]) -> None:
         raise CaptureError(
             f"{described(names)} is changed by its forward pass, which captured steps would not "
             "do; use a buffer that is updated in place, an attribute that is a number or a text, "
-            "or return what is needed; or leave the module outside of what is fitted"
+            "random numbers of torch, or return what is needed; or leave the module outside of "
+            "what is fitted"
         )
 
 
