@@ -7,7 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache, partial
 from inspect import signature
-from types import MethodType
+from types import MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -614,6 +614,34 @@ class Optional(nn.Module):
         return x if mask is None else x * mask
 
 
+class Sampling(nn.Module):
+    """An encoder of a mean and a deviation, as of variational models, and a policy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, deviation, scores = self.linear(x).split(2, dim=-1)
+        checked = {"validate_args": True}  # the default until torch has compiled something
+        posterior = torch.distributions.Normal(mean, deviation.exp() * x.amax(), **checked)
+        policy = torch.distributions.Categorical(logits=scores, **checked)
+        return posterior.rsample(), policy.log_prob(action) + policy.entropy()
+
+
+def test_arguments_of_distributions_are_checked_in_each_step() -> None:
+    """They were refused as control flow on values, with the advice to check no arguments."""
+    model, x, action = Sampling(), torch.rand(3, 4) + 1, torch.tensor([0, 1, 0])
+    eager = deepcopy(model)
+    fitted = fitted_module(model, sparing)
+    assert_trains_alike(partial(fitted, x, action), fitted, partial(eager, x, action), eager)
+    for batch in ((-x, action), (x, action + 1)):  # a negative deviation, an action of none
+        with pytest.raises(ValueError, match=r"Expected (parameter scale|value argument)"):
+            eager(*batch)
+        with pytest.raises(ValueError, match="of a distribution's arguments"):
+            fitted(*batch)
+
+
 def test_constants_among_the_arguments() -> None:
     """None, a number or a text raised a bare KeyError, at `fit` and at later steps."""
     model, x = Optional(), torch.randn(3, 4)
@@ -726,6 +754,18 @@ def positions(count: int) -> torch.Tensor:
     return torch.linspace(0, 1, count)
 
 
+class Proxy:
+    """A value that stands for another within a request, as of web frameworks."""
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise RuntimeError("outside of a request")
+
+
+HELPERS: Any = ModuleType("helpers_of_a_model")
+HELPERS.positions, HELPERS.request = lru_cache(positions.__wrapped__), Proxy()
+
+
 class Positioned(nn.Linear):
     """A model with positions that a function computes once."""
 
@@ -733,12 +773,21 @@ class Positioned(nn.Linear):
         return super().forward(input) + positions(self.out_features)
 
 
+class PositionedByModule(nn.Linear):
+    """The same, with a function of a module that the model's imports by name."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        return super().forward(input) + HELPERS.positions(self.out_features)
+
+
 @pytest.mark.parametrize("runs_before", [False, True])
-def test_tensors_in_caches_of_functions(runs_before: bool) -> None:
+@pytest.mark.parametrize("kind", [Positioned, PositionedByModule])
+def test_tensors_in_caches_of_functions(kind: type[nn.Linear], runs_before: bool) -> None:
     """A trace read those of other calls there, and left its own: models were refused, and ran no
     more."""
     positions.cache_clear()
-    model, x = Positioned(4, 4), torch.randn(3, 4)
+    HELPERS.positions.cache_clear()
+    model, x = kind(4, 4), torch.randn(3, 4)
     eager = deepcopy(model)
     if runs_before:
         model(x)

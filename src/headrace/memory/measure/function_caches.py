@@ -9,12 +9,13 @@ import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
 _CACHED: Any = type(lru_cache(lambda: None))
+_LIBRARIES = frozenset({"numpy", "torch", *sys.stdlib_module_names})
 _MOST_DEPTH = 3
 """Containers within containers of a result in which tensors are looked for."""
 
@@ -23,7 +24,8 @@ _MOST_DEPTH = 3
 def caches_emptied(model: nn.Module) -> Generator[None]:
     """Empty caches that hold tensors before and behind a block.
 
-    Of functions in the Python modules of the model's classes, and of methods of classes there.
+    Of functions in the Python modules of the model's classes, and in modules that these have
+    imported (but for torch, NumPy and the standard library), and of methods of classes there.
     """
     functions = list({id(cached): cached for cached in _cached_functions(model)}.values())
     _empty(functions)
@@ -57,27 +59,39 @@ def _has_tensors(value: object, depth: int = 0) -> bool:
 def _cached_functions(model: nn.Module) -> Iterator[Any]:
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     names = {kind.__module__ for kind in kinds if kind.__module__.partition(".")[0] != "torch"}
-    for module in filter(None, map(sys.modules.get, names)):
+    modules = list(filter(None, map(sys.modules.get, names)))
+    imported = [
+        value
+        for module in modules
+        for value in list(vars(module).values())
+        if _is(value, ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES
+    ]
+    for module in {id(module): module for module in (*modules, *imported)}.values():
         for value in list(vars(module).values()):
             yield from _cached_in(value)
-            if isinstance(value, type):
+            if _is(value, type):
                 for attribute in vars(value).values():
                     yield from _cached_in(attribute)
 
 
-def _cached_in(value: object) -> Iterator[Any]:
+def _is(value: object, *kinds: type) -> bool:
+    """Return whether a value is of a type, without asking one that stands for another (a proxy)."""
+    return issubclass(type(value), kinds)
+
+
+def _cached_in(value: Any) -> Iterator[Any]:
     """Yield a cached function, or the ones that a function calls as its closure."""
-    if isinstance(value, staticmethod | classmethod):
+    if _is(value, staticmethod, classmethod):
         value = value.__func__
-    elif isinstance(value, property):
+    elif _is(value, property):
         value = value.fget
-    if isinstance(value, _CACHED):
+    if _is(value, _CACHED):
         yield value
-    elif isinstance(value, FunctionType):
+    elif _is(value, FunctionType):
         for cell in value.__closure__ or ():
             try:
                 content = cell.cell_contents
             except ValueError:  # not assigned yet
                 continue
-            if isinstance(content, _CACHED):
+            if _is(content, _CACHED):
                 yield content

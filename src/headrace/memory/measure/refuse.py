@@ -7,7 +7,6 @@ Each names the module, the reason and the remedy.
 
 import re
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from inspect import getclosurevars
 from itertools import chain
@@ -47,7 +46,8 @@ _NOT_FAKE = "all Tensors to FakeTensors"
 _MOST_DEPTH = 3
 """Objects within objects in which tensors of an argument are looked for."""
 _REASONS = {
-    BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where",
+    BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where, or switch it off "
+    "(LayerDrop: layerdrop = 0 in the configuration)",
     BY_VALUES[1]: "its shapes depend on values, by {} (as in x[x > 0]); {}",
     _NOT_FAKE: "it reads a tensor that is no buffer; use register_buffer",
     "entirely functional graph": "it writes into a tensor that is no buffer; use register_buffer",
@@ -55,6 +55,8 @@ _REASONS = {
     "switch that off (a cache of transformers: config.use_cache = False of all modules that have a "
     "config), or register a pytree",
     ".numpy() is not supported": "it computes with NumPy, and a trace has no values; use torch",
+    "access data pointer": "it calls a kernel that torch cannot trace (Triton, CUDA, ctypes); make "
+    "an operator of it (torch.library.custom_op), or switch to an implementation in torch",
     "Mixing fake modes": "it takes an object that holds tensors; pass tensors, or switch that off "
     "(a cache of transformers: config.use_cache = False before fit_blocks)",
     "use_reentrant=True": "it calls torch.utils.checkpoint with use_reentrant=True; remove the "
@@ -63,6 +65,7 @@ _REASONS = {
 """Reasons and remedies by parts of torch's errors."""
 _REMEDIES = {
     "aten._ctc_loss": "compute this loss of the model's output, behind the step",
+    "aten.bincount": "count by torch.nn.functional.one_hot and a sum",
     "aten._pack_padded_sequence": "run recurrent layers on padded sequences, and mask the rest",
     "aten.linalg_lstsq": "use torch.linalg.pinv",
     "aten.repeat_interleave": "pass output_size",
@@ -184,8 +187,6 @@ def trace_refusal(
             "lists and dictionaries, or register a pytree",
         )
     sample = f"check that the model takes the sample ({_sample_shapes(args, kwargs)})"
-    if _is_of_distribution(error):
-        return _refusal(module, "a distribution checks its arguments; pass validate_args=False")
     operators = re.findall(r"(?<=Exception: )aten\.\w+", text) or ["unknown"]
     remedy = _REMEDIES.get(operators[0], "use torch.where")
     reasons = (
@@ -194,13 +195,6 @@ def trace_refusal(
         if part in text
     )
     return _refusal(module, next(reasons, f"{text.splitlines()[0]}; {sample}"))
-
-
-def _is_of_distribution(error: Exception) -> bool:
-    """Return whether a distribution has looked at values, which it does to check its arguments."""
-    frames = traceback.walk_tb(error.__traceback__)
-    names = {frame.f_globals.get("__name__") for frame, _ in frames}
-    return type(error).__name__ in BY_VALUES and "torch.distributions.distribution" in names
 
 
 def _tensor_holder(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -33,6 +33,7 @@ from headrace.memory.measure.attributes import (
     require_repeatable,
 )
 from headrace.memory.measure.captured import input_labels
+from headrace.memory.measure.causal_masks import masks_as_they_are
 from headrace.memory.measure.composites import as_one_operator, is_composite
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.function_caches import caches_emptied
@@ -151,6 +152,7 @@ def _trace(
         stack.enter_context(_modules_noted(model, entered))
         stack.enter_context(averages_as_tensors(model))
         stack.enter_context(checks_as_operators())
+        stack.enter_context(masks_as_they_are())
         stack.enter_context(_ForwardMode(entered))
         # as in eager execution, where the backward pass is called outside of autocast
         stack.enter_context(config.patch({"backward_pass_autocast": "off"}))

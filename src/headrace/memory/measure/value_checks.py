@@ -1,10 +1,11 @@
 """Checks that all elements of a tensor are true, as operators of a trace.
 
 Models check their batches by `torch._check_tensor_all`: those of images and text that there are as
-many placeholders as features. A trace has no values to check. Each step checks its own.
+many placeholders as features. Distributions check their arguments. A trace has no values to check.
+Each step checks its own.
 """
 
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 from typing import Any
 
@@ -18,8 +19,9 @@ from torch.fx.node import has_side_effect
 def _require_none(violations: Tensor) -> None:
     if violations.item():
         raise ValueError(
-            "a check of the model does not hold on this batch (torch._check_tensor_all): call the "
-            "module that was fitted on it, whose error says which"
+            "a check of the model does not hold on this batch (torch._check_tensor_all, or of a "
+            "distribution's arguments): call the module that was fitted on it, whose error says "
+            "which"
         )
 
 
@@ -38,10 +40,12 @@ class _Deferred:
         """Return that it holds."""
         return True
 
+    __bool__ = item
+
 
 def is_check_of_all(function: Any) -> bool:
     """Return whether a function of torch is the one by which values are checked."""
-    return function is torch.Tensor._is_all_true
+    return function in (torch.Tensor._is_all_true, torch._is_all_true)
 
 
 def deferred_check(condition: Tensor) -> _Deferred:
