@@ -8,6 +8,7 @@ from torch.distributed import ReduceOp
 
 from headrace._native import DataType, Operator
 from headrace.collectives.run.torch import buffers as binding
+from headrace.collectives.run.torch import checks
 from headrace.collectives.run.torch.buffers import BlockLayout
 from headrace.errors import InputError
 
@@ -235,6 +236,16 @@ def test_nested_tensors_are_refused(layout: torch.layout) -> None:
     nested: torch.Tensor = torch.nested.nested_tensor(parts, layout=layout)
     with pytest.raises(InputError, match=r"nested.*pass its values"):
         binding.check(nested)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_quantized_tensors_are_refused() -> None:
+    """An all-gather of them ended the process; a broadcast left each rank its own scale."""
+    tensor = torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8)
+    with pytest.raises(InputError, match=r"of torch.quint8, quantized.*int_repr\(\)"):
+        binding.outgoing(tensor)
+    with pytest.raises(InputError, match="quantized"):
+        checks.one_dtype("all_gather", [tensor])
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")

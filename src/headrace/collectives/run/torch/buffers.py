@@ -103,6 +103,11 @@ def check_dense(tensor: torch.Tensor) -> None:
             "a tensor is nested; the headrace backend moves dense tensors only: pass its values, "
             "tensor.values() of layout torch.jagged"
         )
+    if tensor.is_quantized:
+        raise InputError(
+            f"a tensor is of {tensor.dtype}, quantized; the headrace backend moves numbers without "
+            "their scale: pass tensor.int_repr(), and the scale where ranks differ in it"
+        )
     if tensor.layout is not torch.strided:
         raise InputError(
             f"a tensor has layout {tensor.layout}; the headrace backend moves dense tensors only: "
