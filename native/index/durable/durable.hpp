@@ -84,7 +84,7 @@ class DurableMap {
   std::size_t size() const { return body_->rows.size(); }
 
   // Writes a snapshot and ends the logs before it; the map stays usable. Throws what
-  // DurableFolder::checkpoint throws; wait_for_checkpoint() throws the failure of the writing.
+  // DurableFolder::checkpoint throws; wait_for_checkpoint() throws the failure of the last writing.
   void checkpoint() { body_->folder.checkpoint(); }
   void checkpoint_if_due() { body_->folder.checkpoint_if_due(); }
   void wait_for_checkpoint() { body_->folder.wait(); }

@@ -3,6 +3,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.hpp"
@@ -225,10 +226,53 @@ void test_full_disk() {
   }
 }
 
+// A checkpoint, or a bulk load, after one that had failed in the background threw that one's error
+// and did nothing; closing threw it although a later checkpoint had succeeded.
+void test_failure_before() {
+  // Returns how many operations a checkpoint has; the one of number `fails_at` fails (0: none).
+  const auto run = [](std::int64_t fails_at, bool builds) -> std::int64_t {
+    SimulatedFiles files;
+    FileFaults faults;
+    FaultyFiles faulty(files, faults);
+    std::mt19937_64 random(7);  // NOLINT: the same sequence in every run
+    History history;
+    Map map("f", options_of(faulty, true));
+    Map::Batch batch;
+    random_changes(random, batch, history.states.back(), 40, 20);
+    map.commit(batch);
+    const auto before = faults.operations.load();
+    faults.operations_left = fails_at;
+    try {
+      map.checkpoint();
+      if (fails_at == 0) map.wait_for_checkpoint();
+    } catch (const std::system_error&) {  // before the background's part
+      return 0;
+    }
+    if (fails_at == 0) return faults.operations - before;
+    while (!faults.failed()) std::this_thread::yield();
+    if (builds) {
+      CHECK(build(map, history, random));
+    } else {
+      map.checkpoint();
+    }
+    map.wait_for_checkpoint();
+    map.close();
+    Map again("f", options_of(files));
+    CHECK(state_of<std::uint64_t>(again) == history.states.back());
+    return 0;
+  };
+  const auto operations = run(0, false);
+  CHECK(operations > 12);
+  for (std::int64_t fails_at = 1; fails_at < operations; ++fails_at) {  // the last removes a log
+    for (const bool builds : {false, true}) run(fails_at, builds);
+  }
+}
+
 }  // namespace
 
 int main() {
   test_countdown();
+  test_failure_before();
   test_loss_of_power();
   test_full_disk();
 }

@@ -148,15 +148,16 @@ class DurableFolder {
   }
 
   // Writes a new snapshot and ends the logs before it: in the background, or until it returns
-  // otherwise. A checkpoint that is running is waited for first. Throws its failure, or that of one
-  // that began by itself since: the folder is as durable as before, and its logs are longer.
+  // otherwise. A checkpoint that is running is waited for first; a failure of it, or of one before,
+  // is forgotten, as this one does what that one did not. Throws its own failure: the folder is as
+  // durable as before, and its logs are longer.
   void checkpoint() {
-    wait();
+    supersede();
     begin_checkpoint();
     if (!options_.background) wait();
   }
 
-  // Returns once no checkpoint is running; throws the failure of one.
+  // Returns once no checkpoint is running; throws the failure of the last one.
   void wait() {
     check_process();
     if (running_) collect();
@@ -167,7 +168,7 @@ class DurableFolder {
   // folder is synced after it. If it fails, the rows are as before it, unless broken().
   template <class Fill>
   void replace(std::uint64_t count, Fill&& fill) {
-    wait();
+    supersede();
     begin_log();
     auto generation = log_->generation();
     SnapshotWriter writer(files_, snapshot_path(generation), contents(count));
@@ -434,6 +435,13 @@ class DurableFolder {
     running_.emplace(path_, std::async(launch, std::move(write)));
   }
 
+  // Before a snapshot is written: waits for a checkpoint, whose failure is of no interest then.
+  void supersede() {
+    check_process();
+    if (running_) collect();
+    failure_ = nullptr;
+  }
+
   // A commit does not fail because of the checkpoint that it begins: the failure is kept.
   void begin_checkpoint_silently() {
     next_checkpoint_ += log_bytes();  // after a failure, the next one is later
@@ -448,6 +456,7 @@ class DurableFolder {
   void collect() {
     try {
       begin_from((*running_)->get());
+      failure_ = nullptr;
     } catch (const std::exception&) {
       failure_ = std::current_exception();
     }
