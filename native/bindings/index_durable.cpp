@@ -165,11 +165,12 @@ class DurableRows final : public LockedReads<Map, std::mutex> {
   void sync() {
     locked([&] { map_->sync(); });
   }
+  // Other calls go on while a snapshot is written.
   void checkpoint() {
-    locked([&] {
-      map_->checkpoint();
-      map_->wait_for_checkpoint();
-    });
+    await_checkpoint();
+    locked([&] { map_->checkpoint(); });
+    await_checkpoint();
+    locked([&] { map_->wait_for_checkpoint(); });
   }
   void close() {
     if (mark_.forked()) return;
@@ -190,6 +191,12 @@ class DurableRows final : public LockedReads<Map, std::mutex> {
   }
 
  private:
+  void await_checkpoint() {
+    const auto running = locked([&] { return map_->folder().running(); });
+    nb::gil_scoped_release release;
+    if (running.valid()) running.wait();
+  }
+
   template <class Run>
   std::invoke_result_t<const Run&> locked(const Run& run) {
     nb::gil_scoped_release release;

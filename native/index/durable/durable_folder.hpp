@@ -164,6 +164,12 @@ class DurableFolder {
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
+  // The checkpoint that is running, to be waited for beside other calls; not valid: there is none.
+  std::shared_future<std::shared_ptr<const Snapshot>> running() const {
+    check_process();
+    return running_ ? **running_ : std::shared_future<Merged>();
+  }
+
   // Replaces all rows: `fill` appends `count` rows, ascending by code, to a SnapshotWriter. The
   // folder is synced after it. If it fails, the rows are as before it, unless broken().
   template <class Fill>
@@ -500,7 +506,7 @@ class DurableFolder {
   std::optional<ClosingRecord> closed_;  // read at the opening
   bool broken_ = false;
   ForkMark mark_;
-  std::optional<ProcessBound<std::future<Merged>>> running_;  // a child has no such thread
+  std::optional<ProcessBound<std::shared_future<Merged>>> running_;  // a child has no such thread
   std::exception_ptr failure_;
 };
 

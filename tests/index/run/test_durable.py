@@ -505,6 +505,30 @@ def test_a_snapshot_is_of_one_moment(tmp_path: Path, change: str) -> None:
             thread.join()
 
 
+def test_other_threads_go_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
+    """Each call waited for its end: the lock was held as long."""
+    keys = np.arange(1_000_000)
+
+    def is_being_written() -> bool:
+        return any(tmp_path.glob("snapshot-*.part"))
+
+    with opened(tmp_path, checkpoint_log_bytes=0) as index:
+        index.replace(keys, keys)
+        for number in range(50):  # on a busy machine it may end before this thread goes on
+            index.insert(0, number)
+            thread = threading.Thread(target=index.checkpoint)
+            thread.start()
+            while thread.is_alive() and not is_being_written():
+                pass
+            value = index.get(0)
+            beside = is_being_written()
+            thread.join(HANG_S)
+            assert value == number
+            if beside:
+                return
+    pytest.fail("no call returned while a snapshot was written")
+
+
 def test_a_child_has_a_reader_of_its_own(tmp_path: Path) -> None:
     """Its lock was held for ever where a thread of the parent was within a call at the fork."""
     keys = np.arange(200_000)

@@ -402,7 +402,10 @@ class DurableIndex(KeyedRows):
         _done(self._open.sync)
 
     def checkpoint(self) -> None:
-        """Write a snapshot of all rows to the folder, which ends the logs before it."""
+        """Write a snapshot of all rows to the folder, which ends the logs before it.
+
+        Calls of other threads go on meanwhile.
+        """
         self._check_writable()
         _done(self._open.checkpoint)
 
