@@ -30,10 +30,11 @@ class RowMap {
 
   // `shards`: 1 to 256, see ShardedMap. Throws std::invalid_argument.
   RowMap(KeyType type, std::size_t shards, const Configuration& configuration = {})
-      : type_(type), map_(shards, configuration) {}
+      : type_(type), configuration_(configuration), map_(shards, configuration) {}
 
   // Loads keys and their rows into an empty map; not at the same time as other calls. Throws
-  // std::invalid_argument if the map has keys, or a key or a row appears twice.
+  // std::invalid_argument if the map has keys, or a key or a row appears twice. The map stays empty
+  // if memory ends.
   void build(const KeyColumn& keys, const std::int64_t* rows, int threads) {
     check_keys(keys);
     if (size() > 0) throw std::invalid_argument("the map has keys already");
@@ -44,8 +45,10 @@ class RowMap {
       throw std::invalid_argument("keys have equal ones, needs each once, with its row");
     }
     RowNumbers numbers({rows, rows + keys.count});
-    map_.build(codes.data(), rows, keys.count, threads);
+    ShardedMap<std::int64_t> loaded(shards(), configuration_);
+    loaded.build(codes.data(), rows, keys.count, threads);
     const std::lock_guard lock(*numbers_mutex_);
+    map_ = std::move(loaded);
     numbers_ = std::move(numbers);
   }
 
@@ -158,6 +161,7 @@ class RowMap {
   };
 
   KeyType type_;
+  Configuration configuration_;
   ShardedMap<std::int64_t> map_;
   ForkMark mark_;
   // Not on a thread's stack, as the map may be: it is a fork listener.

@@ -1,7 +1,11 @@
-// Keys and rows: sets of numbers against std::set, threads that insert and erase at once.
+// Keys and rows: sets of numbers against std::set, loads without memory, threads that insert and
+// erase at once.
 #include "index/maps/row_map.hpp"
 
 #include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
@@ -11,6 +15,23 @@
 
 using namespace headrace;
 using namespace headrace::index;
+
+namespace {
+
+// Allocations until one fails; negative: none does.
+long allocations_left = -1;
+
+}  // namespace
+
+// Not inlined: gcc would warn that free() does not belong to operator new.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0) --allocations_left;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -38,6 +59,35 @@ void test_numbers_against_a_set() {
   for (auto number = end; number < 200; ++number) CHECK(reference.erase(number) == 1);
   CHECK(!reference.contains(end - 1));
   CHECK(numbers.size() == reference.size());
+}
+
+// Where memory ended within a load, some shards had keys whose rows others were given next.
+void test_failed_load() {
+  std::vector<std::uint64_t> keys(2'000);
+  std::iota(keys.begin(), keys.end(), 1);
+  std::vector<std::int64_t> rows(keys.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  const KeyColumn column{keys.data(), keys.size(), KeyType::uint64};
+  RowMap map(KeyType::uint64, 4);
+  long failures = 0;
+  for (bool loaded = false; !loaded; ++failures) {
+    allocations_left = failures;
+    try {
+      map.build(column, rows.data(), 1);
+      loaded = true;
+    } catch (const std::bad_alloc&) {
+      allocations_left = -1;
+      CHECK(map.size() == 0 && map.rows() == 0);
+    }
+  }
+  allocations_left = -1;
+  CHECK(failures > 20 && map.size() == keys.size());
+  const std::uint64_t key = 0;
+  std::int64_t row = 0;
+  bool is_new = false;
+  map.find_or_insert({&key, 1, KeyType::uint64}, &row, &is_new);
+  CHECK(is_new && row == std::ssize(rows));
+  map.verify();
 }
 
 void test_threads() {
@@ -75,5 +125,6 @@ void test_threads() {
 
 int main() {
   test_numbers_against_a_set();
+  test_failed_load();
   test_threads();
 }
