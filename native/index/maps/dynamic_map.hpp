@@ -236,6 +236,12 @@ class DynamicMapOf final : public DynamicMap {
 
   void clear() override {
     std::lock_guard lock(mutex_);
+    if (recording_) {  // each key is erased
+      std::uint64_t cursor = 0;
+      map_.visit(cursor, ~std::size_t{0}, [this](const std::uint64_t* codes, std::size_t count) {
+        record(Operation::erase, codes, count);
+      });
+    }
     map_.clear();
   }
 
@@ -579,7 +585,7 @@ class DynamicMapOf final : public DynamicMap {
   bool neighbour(std::uint64_t from, Neighbour which, std::uint64_t& code, Value& value) const {
     if (!which.own) {
       if (from == (which.up ? ~std::uint64_t{0} : 0)) return false;
-      from += which.up ? 1 : -1;
+      from = which.up ? from + 1 : from - 1;
     }
     return which.up ? map_.ceiling(from, code, value) : map_.floor(from, code, value);
   }

@@ -55,6 +55,21 @@ def test_assignments_of_absent_keys_are_finds() -> None:
     assert trace.final_size() == len(index)
 
 
+def test_clearing_an_index_erases_its_keys_in_the_trace() -> None:
+    """It was left out: the trace had keys that the index had lost."""
+    index = Index([1, 2, 3], [0, 0, 0])
+    with TraceRecorder(index) as recorder:
+        index.insert(4, 0)
+        index.clear()
+        index.insert(2, 0)
+    trace = recorder.trace
+    assert trace is not None
+    assert trace.operations.tolist() == [INSERT, *[ERASE] * 4, INSERT]
+    assert sorted(trace.keys[1:5].tolist()) == encode([1, 2, 3, 4])[0].tolist()
+    assert sorted(trace.loaded.tolist()) == encode([1, 2, 3])[0].tolist()
+    assert trace.final_size() == len(index) == 1
+
+
 def test_a_share_of_the_keys_has_all_their_operations() -> None:
     """A replay on the recorded share gives the share of what the index gave."""
     random = np.random.default_rng(0)
