@@ -2,9 +2,9 @@
 //
 // A tree of linear models (node.hpp) leads to leaves of several types (leaves.hpp). An operation
 // that throws leaves the map as it was; only allocation throws. `Sharing`: Exclusive for one thread
-// at a time (several may look up while none writes; scans and cursors sort log leaves in place, so
-// they count as writes there), Shared for one writer beside readers (concurrent.hpp). `Allocator`
-// is asked for aligned lines and chunks of 256 kB (memory.hpp).
+// at a time (several may look up or copy it while none writes; scans and cursors sort log leaves in
+// place, so they count as writes there), Shared for one writer beside readers (concurrent.hpp).
+// `Allocator` is asked for aligned lines and chunks of 256 kB (memory.hpp).
 #pragma once
 
 #include <algorithm>
@@ -461,10 +461,13 @@ class CodeMap {
     tree_ = std::move(copy.tree_);
   }
 
+  // Reads the other alone, which threads may look up meanwhile: a scan would sort its log leaves.
   void copy_from(const CodeMap& other) {
     std::vector<std::uint64_t> codes(other.size());
     std::vector<Element<Value>> values(other.size());
-    other.read(0, other.size(), false, codes.data(), value_array<Value>(values));
+    other.scan_down(~std::uint64_t{0}, other.size(), codes.data(), value_array<Value>(values));
+    std::reverse(codes.begin(), codes.end());
+    std::reverse(values.begin(), values.end());
     build(codes.data(), value_array<Value>(values), codes.size());
   }
 

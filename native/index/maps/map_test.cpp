@@ -270,6 +270,16 @@ void test_own_values(Leaf leaf) {
   map.verify();
 }
 
+// A copy put the entries of log leaves in order: a pointer to a value had another one's, and a
+// thread that looked keys up meanwhile missed some.
+void test_copies_only_read() {
+  Map<int, int> map({.leaf = Leaf::log});
+  for (int key = 100; key > 0; --key) map.insert({key, key});
+  const int* const value = map.get_if(70);
+  const auto copy = map;
+  CHECK(map.get_if(70) == value && *value == 70 && copy == map);
+}
+
 // Erasing and clearing give memory back, and a small map takes little.
 void test_memory_comes_back() {
   using Limit = CodeMap<std::uint64_t, Exclusive, Limited<std::byte>>;
@@ -354,6 +364,7 @@ int main() {
     test_own_values(leaf);
   }
   test_iterators_at_erased_keys();
+  test_copies_only_read();
   test_failed_moves();
   test_failed_build();
   test_memory_comes_back();
