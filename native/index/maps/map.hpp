@@ -215,8 +215,9 @@ class Map {
     std::vector<Element<Value>> values;
     for (; first != last; ++first) {
       const auto& [key, value] = *first;
+      const Value& converted = value;
       codes.push_back(encode<Key>(key));
-      values.push_back(value);
+      values.push_back(converted);
     }
     if (std::adjacent_find(codes.begin(), codes.end(), std::greater_equal<>()) != codes.end()) {
       // Of equal codes `build` keeps the last.

@@ -358,6 +358,9 @@ void test_values_of_bool() {
     CHECK(key == next && value == (key % 3 == 0));
     next += 2;
   }
+  const std::vector<std::pair<int, int>> counts{{1, 256}, {2, 0}, {3, 2}};  // 256 was false
+  const Map<int, bool, Sharing> any(counts.begin(), counts.end(), {.leaf = leaf});
+  CHECK(any.at(1) && !any.at(2) && any.at(3));
 }
 
 // Memory of its own, which has to be given back whole.
