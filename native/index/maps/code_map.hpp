@@ -45,9 +45,18 @@ class CodeMap {
   // Throws std::invalid_argument for a configuration that is not valid.
   explicit CodeMap(const Configuration& configuration, const Allocator& allocator = {})
       : tree_((configuration.validate(), configuration), allocator) {}
+  explicit CodeMap(const Allocator& allocator) : CodeMap(Configuration{}, allocator) {}
   CodeMap(CodeMap&&) noexcept = default;
-  CodeMap(const CodeMap& other)
-      : CodeMap(other.configuration(), detail::allocator_of_copy(other.allocator())) {
+  CodeMap(CodeMap&& other, const Allocator& allocator) : CodeMap(other.configuration(), allocator) {
+    if (allocator == other.allocator()) {
+      tree_ = std::move(other.tree_);
+    } else {
+      copy_from(other);
+    }
+  }
+  CodeMap(const CodeMap& other) : CodeMap(other, detail::allocator_of_copy(other.allocator())) {}
+  CodeMap(const CodeMap& other, const Allocator& allocator)
+      : CodeMap(other.configuration(), allocator) {
     copy_from(other);
   }
   CodeMap& operator=(CodeMap&& other) noexcept(detail::kMovesMemory<Allocator>) {
@@ -456,8 +465,7 @@ class CodeMap {
 
   // `allocator`: this map's, or the other's that goes along.
   void become_copy(const CodeMap& other, const Allocator& allocator) {
-    CodeMap copy(other.configuration(), allocator);
-    copy.copy_from(other);
+    CodeMap copy(other, allocator);
     tree_ = std::move(copy.tree_);
   }
 

@@ -194,6 +194,9 @@ class Map {
   Map() : Map(Configuration{}) {}
   explicit Map(const Configuration& configuration, const Allocator& allocator = {})
       : codes_(configuration, allocator) {}
+  explicit Map(const Allocator& allocator) : codes_(allocator) {}
+  Map(const Map& other, const Allocator& allocator) : codes_(other.codes_, allocator) {}
+  Map(Map&& other, const Allocator& allocator) : codes_(std::move(other.codes_), allocator) {}
   Map(std::initializer_list<value_type> entries, const Configuration& configuration = {},
       const Allocator& allocator = {})
       : Map(entries.begin(), entries.end(), configuration, allocator) {}

@@ -421,10 +421,28 @@ void test_memory_resources() {
   values.verify();
 }
 
+// As elements of containers that hand their allocator on, as those of std::pmr do: such did not
+// compile, for want of constructors with an allocator.
+void test_elements_of_containers() {
+  using Allocator = std::pmr::polymorphic_allocator<std::byte>;
+  using Tested = Map<int, int, Exclusive, Allocator>;
+  CountedMemory memory;
+  std::pmr::vector<Tested> maps(&memory);
+  Tested map(Configuration{}, std::pmr::new_delete_resource());
+  for (int key = 0; key < 1000; ++key) map.insert({key, -key});
+  maps.emplace_back();
+  maps.push_back(map);
+  maps.push_back(std::move(map));
+  maps.resize(10);
+  for (const auto& element : maps) CHECK(element.get_allocator() == Allocator(&memory));
+  CHECK(maps[0].empty() && maps[1] == maps[2] && maps[2].at(999) == -999 && maps[9].empty());
+}
+
 }  // namespace
 
 int main() {
   test_memory_resources();
+  test_elements_of_containers();
   test_maps_of_braces();
   test_values_of_bool<Leaf::hashed, Exclusive>();
   test_values_of_bool<Leaf::gapped, Exclusive>();
