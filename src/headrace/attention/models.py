@@ -139,8 +139,16 @@ def collecting(model: nn.Module, function: Callable[..., Any]) -> Generator[None
     AttentionError : see `implementation`.
     """
 
-    def collect(module: nn.Module, query: Tensor, key: Tensor, *args: Any, **options: Any) -> Any:
-        return function(module, query, plain_keys(key), *args, **options)
+    def collect(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        return function(module, query, plain_keys(key), value, attention_mask, *args, **options)
 
     AttentionMaskInterface.register(_COLLECTING, AttentionMaskInterface()["sdpa"])
     with (

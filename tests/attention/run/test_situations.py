@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    AfmoeConfig,
+    AfmoeForCausalLM,
     AutoTokenizer,
     CLIPVisionConfig,
     DynamicCache,
@@ -30,6 +32,7 @@ from headrace.attention import (
     StorageFormat,
 )
 from headrace.attention.cli.models import check_positions
+from headrace.attention.measure.likeness import measure_likeness
 from headrace.attention.run.rows import RowFormat, StoredRows
 from tests.attention.models import (
     WORDS,
@@ -563,3 +566,30 @@ def test_a_part_may_have_a_configuration_of_another_kind() -> None:
     with headrace.attention.compress(model, plain_plan(model)):
         assert torch.equal(generate(model, tokens_of()), expected)
     assert torch.equal(generate(model, tokens_of()), expected)
+
+
+@torch.no_grad()
+def test_a_model_may_pass_its_mask_by_name() -> None:
+    """TypeError: a positional argument was missing."""
+    torch.manual_seed(0)
+    config = AfmoeConfig(
+        vocab_size=WORDS,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_dense_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        layer_types=["full_attention"] * 2,
+        pad_token_id=0,
+    )
+    model = AfmoeForCausalLM(config).eval()
+    expected = generate(model, tokens_of())
+    measured = measure_likeness(model, tokens_of(20, batch=2), text="", progress=lambda *_: None)
+    assert [layer.heads.query_heads for layer in measured.layers] == [4, 4]
+    with headrace.attention.compress(model, plain_plan(model)):
+        assert torch.equal(generate(model, tokens_of()), expected)
+    with headrace.attention.compress(model, shared_plan(model, fixed=True)):
+        assert "forward" in vars(model.model.layers[0].self_attn.k_proj)
+        assert generate(model, tokens_of()).shape == expected.shape
