@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import (
     AfmoeConfig,
     AfmoeForCausalLM,
@@ -568,9 +569,8 @@ def test_a_part_may_have_a_configuration_of_another_kind() -> None:
     assert torch.equal(generate(model, tokens_of()), expected)
 
 
-@torch.no_grad()
-def test_a_model_may_pass_its_mask_by_name() -> None:
-    """TypeError: a positional argument was missing."""
+def afmoe() -> Any:
+    """Return a model that passes its mask by name, and views what attention returns."""
     torch.manual_seed(0)
     config = AfmoeConfig(
         vocab_size=WORDS,
@@ -584,7 +584,13 @@ def test_a_model_may_pass_its_mask_by_name() -> None:
         layer_types=["full_attention"] * 2,
         pad_token_id=0,
     )
-    model = AfmoeForCausalLM(config).eval()
+    return AfmoeForCausalLM(config).eval()
+
+
+@torch.no_grad()
+def test_a_model_may_pass_its_mask_by_name() -> None:
+    """TypeError: a positional argument was missing."""
+    model = afmoe()
     expected = generate(model, tokens_of())
     measured = measure_likeness(model, tokens_of(20, batch=2), text="", progress=lambda *_: None)
     assert [layer.heads.query_heads for layer in measured.layers] == [4, 4]
@@ -593,3 +599,13 @@ def test_a_model_may_pass_its_mask_by_name() -> None:
     with headrace.attention.compress(model, shared_plan(model, fixed=True)):
         assert "forward" in vars(model.model.layers[0].self_attn.k_proj)
         assert generate(model, tokens_of()).shape == expected.shape
+
+
+@torch.no_grad()
+def test_a_model_may_view_the_attention_of_any_kernel() -> None:
+    """RuntimeError: PyTorch's plain products have the heads before the tokens."""
+    model = afmoe()
+    with headrace.attention.compress(model, plain_plan(model)):
+        expected = model(tokens_of()).logits
+        with sdpa_kernel(SDPBackend.MATH):
+            torch.testing.assert_close(model(tokens_of()).logits, expected)

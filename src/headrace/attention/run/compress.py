@@ -353,7 +353,7 @@ def attention(
     else:
         out = layer.attend(query, key, value, scale=scale, allowed=attention_mask)
     layer.length.add_(query.shape[2])
-    return out, None
+    return out.contiguous(), None
 
 
 def _allowed(mask: Tensor, batch: int) -> Tensor:
