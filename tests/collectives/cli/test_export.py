@@ -133,7 +133,7 @@ def test_files_are_known_by_their_content(plan: Path, form: str, name: str) -> N
     out = plan.with_name(name)
     run("export", plan, "--format", form, "-o", out, "--instances", 1)
     assert run("verify", out).startswith("ok allreduce")
-    out.write_bytes(b"\n \t" + out.read_bytes())
+    out.write_bytes(b"\n \n" + out.read_bytes())
     assert run("verify", out).startswith("ok allreduce")
 
 
