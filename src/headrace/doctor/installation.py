@@ -193,9 +193,9 @@ def check_version(package: Dependency) -> CheckFinding | None:
 
 def _version_of(distribution: metadata.Distribution) -> str:
     """Return a distribution's version; empty for a folder that an interrupted installation left."""
-    found = distribution.metadata
+    headers = distribution.metadata
     # not `distribution.version`: from Python 3.12 on it warns, and later fails, if there is none
-    return found["Version"] if "Version" in found else ""  # noqa: SIM401 - its type has no `get`
+    return headers["Version"] if "Version" in headers else ""  # noqa: SIM401 - its type has no `get`
 
 
 def _files_of(distribution: metadata.Distribution) -> list[Path]:

@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -143,6 +144,15 @@ def test_projections_are_as_before_whatever_happens_inside() -> None:
     assert not linear._forward_hooks
 
 
+def check_projected_in_whole(model: Any, name: str) -> None:
+    """Check that a layer projects the rows of all heads, though the plan uses some alone."""
+    plan = shared_plan(model, fixed=True)
+    with headrace.attention.compress(model, plan):
+        assert "forward" not in vars(getattr(model.model.layers[0].self_attn, name))
+        with nan_rows(model, used_by(headrace.attention.cache(model, plan), batch=2)):
+            assert model(input_ids=tokens_of(batch=2)).logits.isnan().all()
+
+
 @pytest.mark.parametrize("padding", [0, 1])
 def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole(padding: int) -> None:
     """The pass that tells was of token 0 alone: of padding it has zeros, whatever the rows are."""
@@ -156,12 +166,7 @@ def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole(padding
         num_key_value_heads=4,
         pad_token_id=padding,
     )
-    model, tokens = Olmo2ForCausalLM(config).eval(), tokens_of(batch=2)
-    plan = shared_plan(model, fixed=True)
-    with headrace.attention.compress(model, plan):
-        assert "forward" not in vars(model.model.layers[0].self_attn.q_proj)
-        with nan_rows(model, used_by(headrace.attention.cache(model, plan), batch=2)):
-            assert model(input_ids=tokens).logits.isnan().all()
+    check_projected_in_whole(Olmo2ForCausalLM(config).eval(), "q_proj")
 
 
 def test_keys_that_are_values_too_are_projected_in_whole() -> None:
@@ -179,12 +184,7 @@ def test_keys_that_are_values_too_are_projected_in_whole() -> None:
         layer_types=["full_attention"] * 2,
         attention_k_eq_v=True,
     )
-    model, tokens = Gemma4ForCausalLM(config).eval(), tokens_of(batch=2)
-    plan = shared_plan(model, fixed=True)
-    with headrace.attention.compress(model, plan):
-        assert "forward" not in vars(model.model.layers[0].self_attn.k_proj)
-        with nan_rows(model, used_by(headrace.attention.cache(model, plan), batch=2)):
-            assert model(input_ids=tokens).logits.isnan().all()
+    check_projected_in_whole(Gemma4ForCausalLM(config).eval(), "k_proj")
 
 
 class Within(nn.Module):
